@@ -581,8 +581,9 @@ char *uslab_stats_slabinfo(void) USLAB_NOEXCEPT;
 /* Lets the command `uslab` see this process and ask it from now on, as USLAB_SNAPSHOT does from the
  * start. The file is made in the directory that USLAB_SNAPSHOT names, else in /dev/shm/uslab-UID,
  * /run/user/UID/uslab-UID or /tmp/uslab-UID; only the process's user and root can use it. 0 where
- * the process publishes already. Locks; allocates nothing; not for signal handlers. EACCES: other
- * users can change the directory. EIO: the file cannot be made. Else the error of the directory. */
+ * the process publishes already. Figures of fork children may stay off by what the parent does at
+ * their start. Locks; allocates nothing; not for signal handlers. EACCES: other users can change
+ * the directory. EIO: the file cannot be made. Else the directory's error. */
 int uslab_stats_publish(void) USLAB_NOEXCEPT;
 
 /* Returns "rseq", or "locked" without restartable sequences or with USLAB_RSEQ=0. Static text. */

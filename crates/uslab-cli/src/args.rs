@@ -273,7 +273,7 @@ pub enum Switch {
 #[derive(Args)]
 pub struct Info {
     /// The process; without it, list the processes that publish
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = process_id)]
     pub pid: Option<i32>,
 
     /// The copy of the library, if the process contains several (that with the most memory
@@ -306,7 +306,7 @@ pub struct Info {
 #[derive(Args)]
 pub struct Top {
     /// The process; without it, the only one that publishes
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = process_id)]
     pub pid: Option<i32>,
 
     /// The copy of the library, if the process contains several (that with the most memory
@@ -335,6 +335,12 @@ pub struct Top {
     pub time_scale: f64,
 }
 
+/// The number of a process.
+pub fn process_id(text: &str) -> Result<i32, String> {
+    let id = text.parse().ok().filter(|id| *id >= 1);
+    id.ok_or_else(|| "not the number of a process".to_owned())
+}
+
 /// Seconds between two looks.
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -359,7 +365,7 @@ pub struct Diff {
 #[derive(Args)]
 pub struct Metrics {
     /// The processes; without one, all of this user that publish
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_name = "PID", value_parser = process_id)]
     pub pids: Vec<i32>,
 
     /// Serve them at http://ADDRESS/metrics until interrupted
@@ -424,7 +430,7 @@ pub fn generate(what: Generated) -> Outcome {
         Generated::Fish => complete(clap_complete::Shell::Fish, &mut text),
         Generated::Zsh => complete(clap_complete::Shell::Zsh, &mut text),
     }
-    failure::print(&String::from_utf8_lossy(&text))
+    failure::print(text)
 }
 
 fn complete(shell: clap_complete::Shell, text: &mut Vec<u8>) {

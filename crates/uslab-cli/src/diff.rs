@@ -41,7 +41,7 @@ type Caches = BTreeMap<(String, u64), Figures>;
 pub fn diff(options: &Diff) -> Outcome {
     let before = read(&options.before)?;
     let after = read(&options.after)?;
-    print(&text(&before, &after))
+    print(text(&before, &after))
 }
 
 fn read(file: &Path) -> Result<Value, Failure> {

@@ -49,11 +49,11 @@ pub fn note(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Writes text to standard output. A reader that has seen enough (`uslab info 7 | head -1`) is not
-/// an error.
-pub fn print(text: &str) -> Outcome {
+/// Writes text, or bytes, to standard output. A reader that has seen enough (`uslab info 7 | head
+/// -1`) is not an error.
+pub fn print(text: impl AsRef<[u8]>) -> Outcome {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(FAILED, format_args!("cannot write to standard output: {error}")))
         }

@@ -22,7 +22,7 @@ fn one(pid: i32, options: &Info) -> Outcome {
     note_copies(&snapshot, options.copy);
     let command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
     if options.settings {
-        return print(&text::settings::text(&snapshot, process::boot_ns()));
+        return print(text::settings::text(&snapshot, process::boot_ns()));
     }
     let report = options.reports.text(&snapshot).map_err(|reason| Failure::new(FAILED, reason))?;
     if let Some(report) = report {
@@ -43,11 +43,11 @@ fn list(options: &Info) -> Outcome {
     processes.sort_by_key(|(snapshot, _)| snapshot.pid);
     processes.dedup_by_key(|(snapshot, _)| snapshot.pid);
     if options.json {
-        return print(&json::list(&processes));
+        return print(json::list(&processes));
     }
     if processes.is_empty() {
         complain("no process publishes; start one with `uslab run -- PROGRAM`");
         return Ok(0);
     }
-    print(&text::list::text(&processes))
+    print(text::list::text(&processes))
 }

@@ -18,7 +18,7 @@ use crate::failure::{self, FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, 
 use crate::find::{Copies, copies_in};
 use crate::layout::MAX_COPIES;
 use crate::snapshot::{Snapshot, Trouble};
-use crate::{json, preload, process, program, snapdir, supervise, text};
+use crate::{json, output, preload, process, program, snapdir, supervise, text};
 
 /// The name of a program's heap profile, before its process id.
 const PROFILE_FILE: &str = "uslab-profile";
@@ -126,7 +126,7 @@ fn report(snapshot: &Snapshot, name: &OsStr, status: ExitStatus, options: &Run, 
         failure::note(&table);
     }
     if let Some(path) = &options.stats_json
-        && let Err(error) = fs::write(path, json::process(snapshot, &command))
+        && let Err(error) = output::write(path, json::process(snapshot, &command).as_bytes())
     {
         complain(&format!("cannot write {}: {error}", path.display()));
         // The program's own failure says more than ours.

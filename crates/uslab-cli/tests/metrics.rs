@@ -81,6 +81,13 @@ fn what_cannot_be_read_is_an_error() {
     assert!(code == 2 && err.contains("not IP:PORT or PORT"), "{err}");
     let (code, _, err) = outcome(&mut sandbox.uslab(&["metrics", "-o", "/nonexistent/x.prom"]));
     assert!(code == 1 && err.contains("cannot write /nonexistent/x.prom"), "{err}");
+    // A device or a pipe stays what it is.
+    let pipe = sandbox.root.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let path = pipe.to_str().expect("UTF-8");
+    let (code, _, err) = outcome(&mut sandbox.uslab(&["metrics", "-o", path]));
+    assert!(code == 1 && err.contains(&format!("cannot write {path}: it is not a regular file")), "{err}");
+    assert!(!fs::metadata(&pipe).expect("there").is_file());
 }
 
 #[test]

@@ -111,6 +111,37 @@ fn what_is_no_profile_is_explained() {
         assert_eq!((code, out.as_str()), (1, ""), "{err}");
         assert!(err.contains(part) && err.lines().count() == 1, "{err}");
     }
+    let (code, _, err) = outcome(&mut sandbox.uslab(&["profile", "x"]));
+    assert!(code == 2 && err.contains("not the number of a process"), "{err}");
     assert_eq!(outcome(&mut sandbox.uslab(&["profile"])).0, 2);
     assert_eq!(outcome(&mut sandbox.uslab(&["profile", "7", "--start", "--stop"])).0, 2);
+}
+
+#[test]
+fn sampling_does_not_begin_for_a_file_that_cannot_be_written() {
+    let sandbox = Sandbox::new();
+    let running = profiled(&sandbox);
+    let folder = sandbox.root.to_str().expect("UTF-8");
+    for output in ["/nowhere/x", folder] {
+        let arguments = ["profile", &running.pid(), "--for", "1h", "-o", output];
+        let (code, out, err) = outcome(&mut sandbox.uslab(&arguments));
+        assert!(code == 1 && out.is_empty() && err.starts_with("uslab: cannot write"), "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
+    let bytes = fs::read(sandbox.snapshots.join(running.pid())).expect("a snapshot");
+    assert!(!bytes[1024..2048].windows(5).any(|part| part == b"start"), "the process was asked");
+}
+
+#[test]
+fn a_reader_of_a_binary_profile_may_have_seen_enough() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.root.join("x");
+    fs::write(&file, dump("7", 100)).expect("written");
+    let path = file.to_str().expect("UTF-8");
+    let mut command = sandbox.uslab(&["profile", "--from", path, "--format", "pprof"]);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let child = command.stdout(writer).stderr(Stdio::piped()).spawn().expect("started");
+    let output = child.wait_with_output().expect("ended");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }

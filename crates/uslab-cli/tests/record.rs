@@ -4,9 +4,9 @@ mod support;
 
 use std::fs;
 use std::io::Write;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use support::{Running, Sandbox, outcome, texts, wait_until};
+use support::{Running, Sandbox, USLAB, outcome, texts, wait_until};
 
 /// Starts a record of a process, with looks every 20 ms, and waits for its first look.
 fn record(sandbox: &Sandbox, pid: &str, file: &str) -> Child {
@@ -119,4 +119,35 @@ fn what_cannot_be_recorded_or_drawn_is_explained() {
         assert!(err.contains(part) && err.lines().count() == 1, "{err}");
     }
     assert_eq!(outcome(&mut sandbox.uslab(&["record", &running.pid(), "-o", "x", "--every", "1y"])).0, 2);
+    let (code, _, err) = outcome(&mut sandbox.uslab(&["record", &running.pid(), "-o", "/dev/full"]));
+    assert!(code == 1 && err.contains("cannot write /dev/full: No space left"), "{err}");
+    assert!(!fs::metadata("/dev/full").expect("there").is_file());
+}
+
+#[test]
+fn a_file_system_without_room_leaves_no_part_of_a_file() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    let full = sandbox.root.join("full");
+    fs::create_dir(&full).expect("a folder");
+    // A file system of one page, in namespaces of its own; it holds a page of a file and no more.
+    let script = format!(
+        "mount -t tmpfs -o size=4k none {0} && echo old >{0}/page && echo mounted && \
+         {USLAB} report good.record -o {0}/page; cat {0}/page; \
+         {USLAB} record {1} -o {0}/new --for 1s; ls {0}",
+        full.display(),
+        running.pid()
+    );
+    let path = sandbox.root.join("good.record");
+    let good = ["record", &running.pid(), "-o", path.to_str().expect("UTF-8"), "--for", "100ms"];
+    assert_eq!(outcome(&mut sandbox.uslab(&good)).0, 0);
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--", "sh", "-c", &script]).env("USLAB_SNAPSHOT", &sandbox.snapshots);
+    let (_, out, err) = outcome(command.current_dir(&sandbox.root));
+    if !out.contains("mounted") {
+        eprintln!("skipped: this user may not mount: {err}");
+        return;
+    }
+    assert_eq!(err.matches("No space left on device").count(), 2, "{err}");
+    assert_eq!(out, "mounted\nold\npage\n", "{err}");
 }

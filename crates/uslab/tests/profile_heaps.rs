@@ -216,3 +216,34 @@ fn threads_free_for_each_other_while_profiles_begin_and_end() {
         end();
     });
 }
+
+/// Ends a thousand heaps, of 48 objects each, and prints the time that each takes.
+fn end_a_thousand(what: &str) {
+    let heaps: Vec<_> = (0..1000)
+        .map(|_| {
+            let heap = Heap::named("ended").expect("there is memory");
+            (0..48).for_each(|_| _ = object(&heap, BYTES));
+            heap
+        })
+        .collect();
+    let start = std::time::Instant::now();
+    drop(heaps);
+    println!("{what}: a heap ends in {:?}", start.elapsed() / 1000);
+}
+
+#[test]
+fn the_end_of_a_heap_finds_its_samples_among_all() {
+    in_both_modes("the_end_of_a_heap_finds_its_samples_among_all", &[], || {
+        end_a_thousand("without a profile");
+        profile::start(1).expect("there is memory");
+        end_a_thousand("each object a sample");
+        assert!(site("ended").samples > 45_000 && site("ended").live_samples == 0);
+        let kept = Heap::named("kept").expect("there is memory");
+        (0..45_000).for_each(|_| _ = object(&kept, BYTES));
+        profile::start(2000).expect("there is memory");
+        let kept_samples = site("kept").live_samples;
+        end_a_thousand("one sample, beside 45 000 that stay");
+        assert_eq!((site("kept").live_samples, site("ended").live_samples), (kept_samples, 0));
+        end();
+    });
+}

@@ -23,6 +23,9 @@ struct Used {
     objects: Vec<NonNull<u8>>,
 }
 
+// SAFETY: any thread may use a cache, and free its objects.
+unsafe impl Send for Used {}
+
 fn objects_of(n: usize) -> usize {
     n % 7 + 1
 }
@@ -147,7 +150,9 @@ fn own_file(directory: &std::path::Path) -> File {
 /// The body of a test, with the directory in which the process publishes.
 fn published(name: &str, body: impl FnOnce(PathBuf)) {
     let directory = scratch(name);
-    in_both_modes(name, &[("USLAB_SNAPSHOT", directory.to_str().expect("UTF-8"))], || {
+    // The file has no count of objects that the background thread has in flight.
+    let environment = [("USLAB_SNAPSHOT", directory.to_str().expect("UTF-8")), ("USLAB_REAPER", "0")];
+    in_both_modes(name, &environment, || {
         body(std::env::var_os("USLAB_SNAPSHOT").expect("set").into());
     });
     let _ = std::fs::remove_dir_all(directory);
@@ -279,5 +284,89 @@ fn a_fork_child_without_a_file_counts_for_itself() {
         std::fs::rename(&aside, &directory).expect("renamed");
         assert_listed(&file, CACHES, 0);
         free(caches);
+    });
+}
+
+/// Refuses this thread memory for a segment, in a file and without one.
+fn refuse_segments() {
+    let step = |code: u32, jt, jf, k: usize| libc::sock_filter { code: code as u16, jt, jf, k: k as u32 };
+    let (load, equal, end) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET,
+    );
+    // The low half of the second argument, a mapping's length.
+    let length = offset_of!(libc::seccomp_data, args) + 8 + if cfg!(target_endian = "big") { 4 } else { 0 };
+    let mut steps = [
+        step(load, 0, 0, 0),
+        step(equal, 3, 0, libc::SYS_mremap as usize),
+        step(equal, 0, 3, libc::SYS_mmap as usize),
+        step(load, 0, 0, length),
+        step(equal, 0, 1, SEGMENT_BYTES),
+        step(end, 0, 0, (libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32) as usize),
+        step(end, 0, 0, libc::SECCOMP_RET_ALLOW as usize),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, which is as long as it says.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+/// Makes caches on a thread that has no memory for segments.
+fn make_without_segments(range: std::ops::Range<usize>) -> Vec<Used> {
+    let make = || {
+        refuse_segments();
+        make(range)
+    };
+    std::thread::scope(|scope| scope.spawn(make).join().expect("made"))
+}
+
+/// The numbers of the caches that the file lists; each with its objects.
+fn listed_numbers(file: &File) -> Vec<usize> {
+    let _ = stats::usage();
+    let _ = stats::caches().count();
+    let found = listed(file).into_iter().enumerate();
+    found
+        .filter_map(|(n, active)| active.map(|active| assert_eq!(active, objects_of(n) as i64)).map(|()| n))
+        .collect()
+}
+
+#[test]
+fn a_segment_without_memory_is_tried_again() {
+    published("a_segment_without_memory_is_tried_again", |directory| {
+        // Within the first segment, beyond it, within the third.
+        let first = make(0..900);
+        let file = own_file(&directory);
+        let without = make_without_segments(900..2200);
+        let last = &without[without.len() - 1];
+        assert!(last.cache.stats().is_none(), "it has no record");
+        assert!(first[0].cache.stats().is_some());
+        let listed = listed_numbers(&file).len();
+        assert!((900..FIRST_RECORDS).contains(&listed), "{listed}");
+        // Of the third segment, now mapped, the first ids belong to caches without a record.
+        let later = make(2200..5000);
+        let all = listed_numbers(&file);
+        assert!(all[all.len() - 2800..].iter().copied().eq(2200..5000), "later caches are listed");
+        assert_eq!(all.len(), listed + 2800);
+        assert!(last.cache.stats().is_none(), "its figures began elsewhere");
+        in_fork_child(|| {
+            let own = own_file(&directory);
+            assert_eq!(listed_numbers(&own).len(), listed + 2800);
+            free(make(5000..6000));
+        });
+        // Ids of the second segment become free, and their next caches have records.
+        let id = |used: &Used| used.cache.core().id();
+        let used = id(&first[899]);
+        free(without);
+        assert_eq!(listed_numbers(&file).len(), 900 + 2800);
+        let again = make(900..2200);
+        assert_eq!(again.iter().map(id).min(), Some(used + 1));
+        assert!(listed_numbers(&file).into_iter().eq(0..5000));
+        for caches in [first, again, later] {
+            free(caches);
+        }
+        assert_eq!(listed_numbers(&file), []);
     });
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::args::process_id;
 use crate::layout::MAX_COPIES;
 
 pub const VALIDATE_EXAMPLES: &str = "\
@@ -43,11 +44,6 @@ Examples:
 The limits count what the allocator holds. They replace those that the program has set, and take
 effect at once. A program that links the Rust crate has limits only if it uses some itself.";
 
-/// A process id.
-fn pid() -> clap::builder::RangedI64ValueParser<i32> {
-    clap::value_parser!(i32).range(1..)
-}
-
 /// The number of a copy of the library in a process.
 pub fn copy_number() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=i64::from(MAX_COPIES))
@@ -57,7 +53,7 @@ pub fn copy_number() -> clap::builder::RangedI64ValueParser<u32> {
 #[derive(Args)]
 pub struct Asked {
     /// The process
-    #[arg(value_parser = pid())]
+    #[arg(value_parser = process_id)]
     pub pid: i32,
 
     /// The copy of the library, if the process contains several (that with the most memory

@@ -49,7 +49,7 @@ pub fn validate(options: &Validate) -> Outcome {
     if answered.outcome == layout::OUTCOME_FAULTY {
         return Err(Failure::new(FAILED, format_args!("not valid: {}", answered.text)));
     }
-    print(&format!("valid: {}\n", answered.text))
+    print(format!("valid: {}\n", answered.text))
 }
 
 /// `uslab debug`.
@@ -70,7 +70,7 @@ pub fn limit(options: &Limit) -> Outcome {
 }
 
 fn show(answered: Answered) -> Outcome {
-    print(&format!("{}\n", answered.allowed()?.text))
+    print(format!("{}\n", answered.allowed()?.text))
 }
 
 impl Answered {

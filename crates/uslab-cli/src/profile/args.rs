@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::args::process_id;
 use crate::ask::args::{bytes, copy_number, seconds};
 use crate::record::args::time;
 
@@ -37,7 +38,7 @@ Formats:
 #[derive(Args)]
 pub struct Profile {
     /// The process
-    #[arg(value_parser = clap::value_parser!(i32).range(1..), required_unless_present_any = ["from", "diff"])]
+    #[arg(value_parser = process_id, required_unless_present_any = ["from", "diff"])]
     pub pid: Option<i32>,
 
     /// Sample for this time, then show what was sampled: 30s, 5m

@@ -16,16 +16,15 @@ mod pprof;
 mod symbols;
 pub mod text;
 
-use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
 use crate::ask;
 use crate::ask::args::Asked;
 use crate::failure::{FAILED, Failure, Outcome, complain, print};
-use crate::input;
 use crate::record::signals;
+use crate::{input, output};
 use args::{Format, Profile};
 use heap::Heap;
 
@@ -42,12 +41,16 @@ struct Loaded {
 pub fn profile(options: &Profile) -> Outcome {
     if options.start || options.stop {
         let text = if options.stop { "stop".to_owned() } else { start(options) };
-        return print(&format!("{}\n", ask::profile::request(&asked(options)?, &text)?));
+        return print(format!("{}\n", ask::profile::request(&asked(options)?, &text)?));
     }
     let is_pprof = options.output.is_some();
     let format = options.format.unwrap_or(if is_pprof { Format::Pprof } else { Format::Text });
     if format == Format::Pprof && options.output.is_none() && io::stdout().is_terminal() {
         return Err(Failure::new(FAILED, "pprof's format is not for a terminal: name a file with -o"));
+    }
+    // Sampling may take minutes.
+    if let Some(file) = &options.output {
+        output::check(file).map_err(|error| cannot_write(file, &error))?;
     }
     let loaded = match (&options.diff, &options.from) {
         (Some(files), _) => {
@@ -59,11 +62,13 @@ pub fn profile(options: &Profile) -> Outcome {
     };
     let bytes = written(&loaded, format)?;
     match &options.output {
-        None => to_standard_output(&bytes),
-        Some(file) => fs::write(file, bytes)
-            .map(|()| 0)
-            .map_err(|error| Failure::new(FAILED, format_args!("cannot write {}: {error}", file.display()))),
+        None => print(bytes),
+        Some(file) => output::write(file, &bytes).map(|()| 0).map_err(|error| cannot_write(file, &error)),
     }
+}
+
+fn cannot_write(file: &Path, error: &io::Error) -> Failure {
+    Failure::new(FAILED, format_args!("cannot write {}: {error}", file.display()))
 }
 
 fn written(loaded: &Loaded, format: Format) -> Result<Vec<u8>, Failure> {
@@ -81,17 +86,6 @@ fn written(loaded: &Loaded, format: Format) -> Result<Vec<u8>, Failure> {
         Format::Jeprof => text::jeprof(heap, maps()?.1).into_bytes(),
         Format::Dump => maps()?.0.as_bytes().to_vec(),
     })
-}
-
-fn to_standard_output(bytes: &[u8]) -> Outcome {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => print(text),
-        Err(_) => {
-            io::stdout().lock().write_all(bytes).map(|()| 0).map_err(|error| {
-                Failure::new(FAILED, format_args!("cannot write to standard output: {error}"))
-            })
-        }
-    }
 }
 
 fn start(options: &Profile) -> String {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::args::process_id;
 use crate::ask::args::copy_number;
 
 pub const RECORD_EXAMPLES: &str = "\
@@ -24,7 +25,7 @@ up to its last look.";
 #[derive(Args)]
 pub struct Record {
     /// The process
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = process_id)]
     pub pid: i32,
 
     /// The file to write; one of that name is replaced

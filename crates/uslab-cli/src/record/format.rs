@@ -260,7 +260,7 @@ impl<R: Read> Reader<R> {
             }
             Err(error) => return Err(error),
         };
-        let look = Look::decode(&message[..]).map_err(|error| invalid(&error.to_string()))?;
+        let look = Look::decode(&message[..]).map_err(|_| invalid("it is damaged"))?;
         let frame = &mut self.frame;
         frame.at_ms = if self.is_first { 0 } else { frame.at_ms.saturating_add(look.after_ms) };
         self.is_first = false;

@@ -8,7 +8,7 @@ pub mod args;
 pub mod format;
 mod watch;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -50,7 +50,16 @@ pub fn record(options: &Record) -> Outcome {
     let broken =
         |error: io::Error| Failure::new(FAILED, format_args!("cannot write {}: {error}", path.display()));
     let signals = signals().map_err(broken)?;
-    let mut writer = Writer::new(File::create(path).map_err(broken)?, &header).map_err(broken)?;
+    let is_new = !path.try_exists().unwrap_or(true);
+    // A record with a look is of use; a file without one is not.
+    let broken_at_first = |error: io::Error| {
+        if is_new {
+            let _ = fs::remove_file(path);
+        }
+        broken(error)
+    };
+    let file = File::create(path).map_err(broken)?;
+    let mut writer = Writer::new(file, &header).map_err(broken_at_first)?;
     let began = Instant::now();
     let mut looks: u64 = 0;
     let reason = loop {
@@ -59,7 +68,8 @@ pub fn record(options: &Record) -> Outcome {
         match watch.look() {
             Seen::Figures(frame) => {
                 let event = frame.event.clone();
-                writer.add(frame).map_err(broken)?;
+                let added = writer.add(frame);
+                added.map_err(|error| if looks == 0 { broken_at_first(error) } else { broken(error) })?;
                 looks += 1;
                 if let Some(event) = event {
                     complain(&event);

@@ -11,12 +11,11 @@ mod flame;
 mod page;
 mod series;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::PathBuf;
 
 use crate::failure::{FAILED, Failure, Outcome, print};
-use crate::output::replace;
-use crate::profile;
+use crate::{output, profile};
 use args::Report;
 
 /// Writes the page.
@@ -25,7 +24,7 @@ pub fn report(options: &Report) -> Outcome {
     let fail = |error| Failure::new(FAILED, format_args!("cannot use {}: {error}", record.display()));
     let series = series::read(File::open(record).map_err(fail)?).map_err(fail)?;
     let heap = options.profile.as_deref().map(profile::load).transpose()?;
-    let output = options.output.clone().unwrap_or_else(|| {
+    let file = options.output.clone().unwrap_or_else(|| {
         let mut name = record.clone().into_os_string();
         name.push(".html");
         PathBuf::from(name)
@@ -33,11 +32,11 @@ pub fn report(options: &Report) -> Outcome {
     let page = page::page(&series, heap.as_ref());
     // The user named the one file; the other lies where other users may have planted a link.
     let written = if options.output.is_some() {
-        fs::write(&output, page)
+        output::write(&file, page.as_bytes())
     } else {
-        replace(&output, page.as_bytes(), None)
+        output::replace(&file, page.as_bytes(), None)
     };
     written
-        .map_err(|error| Failure::new(FAILED, format_args!("cannot write {}: {error}", output.display())))?;
-    print(&format!("{}\n", output.display()))
+        .map_err(|error| Failure::new(FAILED, format_args!("cannot write {}: {error}", file.display())))?;
+    print(format!("{}\n", file.display()))
 }

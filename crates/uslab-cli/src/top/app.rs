@@ -1,5 +1,7 @@
 //! The state of the screen: the process, what is shown of it, and what keys change.
 
+use std::cmp::Reverse;
+
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::{History, Rates};
@@ -8,8 +10,8 @@ use crate::accounts::{Division, Parts};
 use crate::snapshot::{Cache, Snapshot};
 
 /// A row of the table.
-pub struct Row {
-    pub cache: Cache,
+pub struct Row<'a> {
+    pub cache: &'a Cache,
     pub division: Division,
     pub rates: Rates,
 }
@@ -45,21 +47,30 @@ impl Order {
         Order::ALL[(at + 1) % Order::ALL.len()]
     }
 
-    fn sort(self, rows: &mut [Row]) {
+    /// Sorts places in the list of caches, largest first, names from A on. Caches that are alike
+    /// stay in their order.
+    fn sort(self, places: &mut [usize], caches: &[Cache], history: &History) {
+        let largest = |places: &mut [usize], figure: &dyn Fn(&Cache) -> u64| {
+            places.sort_by_cached_key(|&place| Reverse(figure(&caches[place])));
+        };
         match self {
-            Order::Bytes => rows.sort_by_key(|row| std::cmp::Reverse(row.cache.slab_bytes())),
-            Order::Live => rows.sort_by_key(|row| std::cmp::Reverse(row.division.live)),
-            Order::Loss => rows.sort_by_key(|row| std::cmp::Reverse(row.division.loss())),
-            Order::Growth => rows.sort_by(|a, b| growth(b).total_cmp(&growth(a))),
-            Order::Slow => rows.sort_by(|a, b| b.rates.slow.total_cmp(&a.rates.slow)),
-            Order::Name => rows.sort_by(|a, b| a.cache.name.cmp(&b.cache.name)),
+            Order::Bytes => largest(places, &Cache::slab_bytes),
+            Order::Live => largest(places, &|cache| Division::of(cache).live),
+            Order::Loss => largest(places, &|cache| Division::of(cache).loss()),
+            Order::Growth => {
+                largest(places, &|cache| key(history.rates(cache.id).net * f64::from(cache.user_bytes)));
+            }
+            Order::Slow => largest(places, &|cache| key(history.rates(cache.id).slow)),
+            Order::Name => places.sort_by(|&a, &b| caches[a].name.cmp(&caches[b].name)),
         }
     }
 }
 
-/// Bytes of live objects gained in a second.
-fn growth(row: &Row) -> f64 {
-    row.rates.net * f64::from(row.cache.user_bytes)
+/// A number that is ordered as `figure` is.
+fn key(figure: f64) -> u64 {
+    // As `f64::total_cmp` orders them: the sign first, and the rest of negative ones turned round.
+    let bits = figure.to_bits();
+    bits ^ if figure.is_sign_negative() { u64::MAX } else { 1 << 63 }
 }
 
 /// What the screen shows below its head.
@@ -97,6 +108,8 @@ pub struct App {
     pub is_typing_filter: bool,
     pub selected: usize,
     pub interval_s: f64,
+    /// The caches of the table, filtered and sorted: their places in the snapshot.
+    shown: Vec<usize>,
 }
 
 impl App {
@@ -107,7 +120,7 @@ impl App {
             snapshot,
             parts: Parts::default(),
             history: History::default(),
-            verdict: verdict(&[], &|_| String::new()),
+            verdict: verdict(&History::default(), &|_| String::new()),
             event: None,
             page: Page::Caches,
             order: Order::Bytes,
@@ -117,6 +130,7 @@ impl App {
             is_typing_filter: false,
             selected: 0,
             interval_s,
+            shown: Vec::new(),
         }
     }
 
@@ -131,27 +145,37 @@ impl App {
                 .find(|cache| cache.id == id)
                 .map_or_else(|| "?".to_owned(), |cache| cache.name.clone())
         };
-        self.verdict = verdict(self.history.points(), &name);
+        self.verdict = verdict(&self.history, &name);
         self.event = None;
+        self.arrange();
     }
 
-    /// The rows of the table, filtered and sorted.
-    pub fn rows(&self) -> Vec<Row> {
+    /// Filters and sorts the table. Both take time where there are thousands of caches, so a
+    /// redraw does not do it.
+    pub fn arrange(&mut self) {
         let filter = self.filter.to_lowercase();
-        let shown = self.snapshot.live_caches().filter(|cache| cache.was_used());
-        let mut rows: Vec<Row> = shown
-            .filter(|cache| filter.is_empty() || cache.name.to_lowercase().contains(&filter))
-            .map(|cache| Row {
-                cache: cache.clone(),
-                division: Division::of(cache),
-                rates: self.history.rates(cache.id),
-            })
-            .collect();
-        self.order.sort(&mut rows);
+        let caches = &self.snapshot.caches;
+        let is_shown = |cache: &Cache| {
+            !cache.destroyed
+                && cache.was_used()
+                && (filter.is_empty() || cache.name.to_lowercase().contains(&filter))
+        };
+        self.shown = (0..caches.len()).filter(|&place| is_shown(&caches[place])).collect();
+        self.order.sort(&mut self.shown, caches, &self.history);
         if self.is_reversed {
-            rows.reverse();
+            self.shown.reverse();
         }
-        rows
+    }
+
+    /// The number of rows of the table.
+    pub fn row_count(&self) -> usize {
+        self.shown.len()
+    }
+
+    /// The rows of the table from `first` on.
+    pub fn rows(&self, first: usize) -> impl Iterator<Item = Row<'_>> {
+        let caches = self.shown.iter().skip(first).map(|&place| &self.snapshot.caches[place]);
+        caches.map(|cache| Row { cache, division: Division::of(cache), rates: self.history.rates(cache.id) })
     }
 
     /// Changes what is shown.
@@ -165,8 +189,14 @@ impl App {
         }
         match key.code {
             KeyCode::Char('q') => return Action::Quit,
-            KeyCode::Char('s') => self.order = self.order.next(),
-            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
+            KeyCode::Char('s') => {
+                self.order = self.order.next();
+                self.arrange();
+            }
+            KeyCode::Char('r') => {
+                self.is_reversed = !self.is_reversed;
+                self.arrange();
+            }
             KeyCode::Char('/') => (self.is_typing_filter, self.page) = (true, Page::Caches),
             KeyCode::Char(' ') => self.is_paused = !self.is_paused,
             KeyCode::Char('+') => self.interval_s = (self.interval_s * 2.0).min(60.0),
@@ -175,9 +205,8 @@ impl App {
             KeyCode::Char('h' | '?') => self.page = Page::Keys,
             KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => self.back(),
             KeyCode::Enter | KeyCode::Right => {
-                if let Some(row) = self.rows().get(self.selected) {
-                    self.page = Page::Cache(row.cache.id);
-                }
+                let id = self.rows(self.selected).next().map(|row| row.cache.id);
+                self.page = id.map_or(self.page, Page::Cache);
             }
             KeyCode::Up | KeyCode::Char('k') => self.select(-1),
             KeyCode::Down | KeyCode::Char('j') => self.select(1),
@@ -194,6 +223,7 @@ impl App {
     fn back(&mut self) {
         if self.page == Page::Caches {
             self.filter.clear();
+            self.arrange();
         }
         self.page = Page::Caches;
     }
@@ -210,10 +240,11 @@ impl App {
             _ => {}
         }
         self.selected = 0;
+        self.arrange();
     }
 
     fn select(&mut self, by: isize) {
-        let last = self.rows().len().saturating_sub(1);
+        let last = self.row_count().saturating_sub(1);
         self.selected = self.selected.saturating_add_signed(by).min(last);
     }
 }
@@ -251,7 +282,7 @@ pub mod tests {
     }
 
     fn names(app: &App) -> Vec<String> {
-        app.rows().into_iter().map(|row| row.cache.name).collect()
+        app.rows(0).map(|row| row.cache.name.clone()).collect()
     }
 
     #[test]

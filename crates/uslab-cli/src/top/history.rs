@@ -1,6 +1,14 @@
 //! What a process's figures were at each look, oldest first.
+//!
+//! ```text
+//!   looks    │ 0 │ 1 │ 2 │ … │ 599 │    time, parts of the memory
+//!   cache 7  │ 0 ─────── 2 ─── 599 │    what it held, noted at the looks where that changed
+//! ```
+//!
+//! Of thousands of caches most rest, so changes take little memory, and a look costs the same after
+//! ten minutes as at first. The last two looks are kept whole, for rates.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::accounts::{Division, Parts};
 use crate::process;
@@ -9,16 +17,22 @@ use crate::snapshot::{Cache, Snapshot};
 /// Looks that are kept; the oldest goes first. Ten minutes of one look a second.
 pub const MAX_POINTS: usize = 600;
 
-/// The figures of one look that later looks are compared with.
-#[derive(Clone, Debug, Default)]
-pub struct Point {
+/// The figures of the whole process at one look.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
     /// Seconds since the first look.
     pub at_s: f64,
     pub parts: Parts,
     /// Bytes of large objects, whose figures are always up to date.
     pub large_bytes: u64,
-    /// Caches that had a slab.
-    pub caches: HashMap<u32, CachePoint>,
+}
+
+/// All figures of one look.
+#[derive(Clone, Debug, Default)]
+pub struct Point {
+    pub look: Look,
+    /// Caches that had a slab, by id, in order.
+    pub caches: Vec<(u32, CachePoint)>,
 }
 
 /// The figures of one cache at one look.
@@ -68,7 +82,59 @@ impl Point {
         let threads = i32::try_from(snapshot.pid).ok().and_then(process::threads);
         let cpus = u64::from(threads.map_or(snapshot.cpus, |threads| threads.min(snapshot.cpus)).max(1));
         let caches = used.map(|cache| (cache.id, CachePoint::of(cache, cpus))).collect();
-        Point { at_s, parts, large_bytes: snapshot.large_bytes, caches }
+        Point { look: Look { at_s, parts, large_bytes: snapshot.large_bytes }, caches }
+    }
+
+    /// The figures of a cache.
+    pub fn cache(&self, id: u32) -> Option<&CachePoint> {
+        let at = self.caches.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(&self.caches[at].1)
+    }
+}
+
+/// What of a cache's figures is kept for each look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    pub live_bytes: u64,
+    pub slab_bytes: u64,
+}
+
+/// What one cache held, look after look.
+#[derive(Default)]
+struct Track {
+    /// The numbers of the looks where that changed, and the new figures. Nothing is held before.
+    changes: VecDeque<(u64, Held)>,
+    /// The number of the last look where its slow paths had counted something new.
+    used_at: u64,
+}
+
+impl Track {
+    /// Notes what the cache holds at look `now`; forgets what it held before look `first`.
+    fn note(&mut self, held: Held, now: u64, first: u64) {
+        if self.at(now) == held {
+            return;
+        }
+        while self.changes.get(1).is_some_and(|(number, _)| *number <= first) {
+            self.changes.pop_front();
+        }
+        self.changes.push_back((now, held));
+    }
+
+    /// The number of changes up to look `number`.
+    fn changes_until(&self, number: u64) -> usize {
+        self.changes.partition_point(|(changed_at, _)| *changed_at <= number)
+    }
+
+    /// What the cache held at look `number`.
+    fn at(&self, number: u64) -> Held {
+        let until = self.changes_until(number);
+        until.checked_sub(1).map_or_else(Held::default, |at| self.changes[at].1)
+    }
+
+    /// The least live bytes of the looks `first` to `last`.
+    fn lowest(&self, first: u64, last: u64) -> u64 {
+        let changed = self.changes.range(self.changes_until(first)..self.changes_until(last));
+        changed.map(|(_, held)| held.live_bytes).fold(self.at(first).live_bytes, u64::min)
     }
 }
 
@@ -86,31 +152,87 @@ pub struct Rates {
 
 /// Looks at one process.
 #[derive(Default)]
-pub struct History(VecDeque<Point>);
+pub struct History {
+    looks: VecDeque<Look>,
+    /// Looks that were forgotten: the number of the first that is kept.
+    forgotten: u64,
+    /// What caches held, by id.
+    tracks: Vec<Track>,
+    last: Point,
+    before: Point,
+}
 
 impl History {
     /// Adds a look.
     pub fn push(&mut self, point: Point) {
-        if self.0.len() == MAX_POINTS {
-            self.0.pop_front();
+        if self.looks.len() == MAX_POINTS {
+            self.looks.pop_front();
+            self.forgotten += 1;
         }
-        self.0.push_back(point);
+        self.looks.push_back(point.look);
+        self.looks.make_contiguous();
+        self.before = std::mem::replace(&mut self.last, point);
+        let (first, now) = (self.forgotten, self.last_number());
+        let most = self.last.caches.last().map_or(0, |(id, _)| *id as usize + 1);
+        if self.tracks.len() < most {
+            self.tracks.resize_with(most, Track::default);
+        }
+        for (id, _) in self.before.caches.iter().filter(|(id, _)| self.last.cache(*id).is_none()) {
+            self.tracks[*id as usize].note(Held::default(), now, first);
+        }
+        for (id, cache) in &self.last.caches {
+            let track = &mut self.tracks[*id as usize];
+            let held = Held { live_bytes: cache.live_bytes, slab_bytes: cache.slab_bytes };
+            track.note(held, now, first);
+            if self.before.cache(*id).is_none_or(|then| then.slow != cache.slow) {
+                track.used_at = now;
+            }
+        }
     }
 
     /// The looks, oldest first.
-    pub fn points(&mut self) -> &[Point] {
-        self.0.make_contiguous()
+    pub fn looks(&self) -> &[Look] {
+        self.looks.as_slices().0
+    }
+
+    /// The figures of the caches at the last look.
+    pub fn caches(&self) -> impl Iterator<Item = (u32, &CachePoint)> {
+        self.last.caches.iter().map(|(id, cache)| (*id, cache))
+    }
+
+    fn last_number(&self) -> u64 {
+        self.forgotten + (self.looks.len() as u64).saturating_sub(1)
+    }
+
+    fn track(&self, id: u32) -> Option<&Track> {
+        self.tracks.get(id as usize)
+    }
+
+    /// Whether the slow paths of a cache counted something new after the first look.
+    pub fn was_used(&self, id: u32) -> bool {
+        self.track(id).is_some_and(|track| track.used_at > self.forgotten)
+    }
+
+    /// The live bytes of a cache at the first look.
+    pub fn first_live_bytes(&self, id: u32) -> u64 {
+        self.track(id).map_or(0, |track| track.at(self.forgotten).live_bytes)
+    }
+
+    /// The lowest live bytes of a cache in the first `count` looks, and in the last `count`.
+    pub fn lowest_live_bytes(&self, id: u32, count: usize) -> (u64, u64) {
+        let (Some(track), Some(further)) = (self.track(id), (count as u64).checked_sub(1)) else {
+            return (0, 0);
+        };
+        let (first, last) = (self.forgotten, self.last_number());
+        (track.lowest(first, first + further), track.lowest(last.saturating_sub(further), last))
     }
 
     /// The rates of a cache between the last two looks; zero before the second.
     pub fn rates(&self, id: u32) -> Rates {
-        let Some((last, before)) = self.0.back().zip(self.0.iter().nth_back(1)) else {
+        let Some((now, then)) = self.last.cache(id).zip(self.before.cache(id)) else {
             return Rates::default();
         };
-        let Some((now, then)) = last.caches.get(&id).zip(before.caches.get(&id)) else {
-            return Rates::default();
-        };
-        let seconds = (last.at_s - before.at_s).max(1e-3);
+        let seconds = (self.last.look.at_s - self.before.look.at_s).max(1e-3);
         // A counter that fell is another cache's with the same id.
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
         Rates {
@@ -122,10 +244,11 @@ impl History {
     }
 
     /// One figure of a cache at the last `count` looks, oldest first.
-    pub fn series(&self, id: u32, count: usize, figure: fn(&CachePoint) -> u64) -> Vec<u64> {
-        let skipped = self.0.len().saturating_sub(count);
-        let points = self.0.iter().skip(skipped);
-        points.map(|point| point.caches.get(&id).map_or(0, figure)).collect()
+    pub fn series(&self, id: u32, count: usize, figure: fn(&Held) -> u64) -> Vec<u64> {
+        let numbers = self.forgotten..self.forgotten + self.looks.len() as u64;
+        let skipped = self.looks.len().saturating_sub(count);
+        let held = |number| self.track(id).map(|track| track.at(number)).unwrap_or_default();
+        numbers.skip(skipped).map(|number| figure(&held(number))).collect()
     }
 }
 
@@ -158,18 +281,73 @@ mod tests {
     #[test]
     fn a_series_ends_at_the_last_look() {
         let history = history();
-        assert_eq!(history.series(0, 2, |point| point.live_objects), [73_000, 73_100]);
-        assert_eq!(history.series(0, 9, |point| point.live_objects).len(), 3);
-        assert_eq!(history.series(2, 9, |point| point.live_objects), [0, 0, 0]);
+        assert_eq!(history.series(0, 2, |held| held.live_bytes), [73_000 * 64, 73_100 * 64]);
+        assert_eq!(history.series(0, 9, |held| held.live_bytes).len(), 3);
+        assert_eq!(history.series(2, 9, |held| held.live_bytes), [0, 0, 0]);
     }
 
     #[test]
     fn a_long_history_forgets_its_beginning() {
         let mut history = History::default();
         for look in 0..2 * MAX_POINTS {
-            history.push(Point { at_s: look as f64, ..Point::default() });
+            history.push(Point { look: Look { at_s: look as f64, ..Look::default() }, ..Point::default() });
         }
-        assert_eq!(history.points().len(), MAX_POINTS);
-        assert_eq!(history.points()[0].at_s, MAX_POINTS as f64);
+        assert_eq!(history.looks().len(), MAX_POINTS);
+        assert_eq!(history.looks()[0].at_s, MAX_POINTS as f64);
+    }
+
+    /// A cache's figures at a look; none where it has no slab.
+    fn staged(id: u32, look: u64) -> Option<CachePoint> {
+        let chance = (look * 31 + u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let live_bytes = match id {
+            // One that rests, one that always changes, one that changes now and then, one that
+            // comes and goes.
+            0 => 64,
+            1 => 64 * chance,
+            2 => 64 * (look / 70),
+            _ => {
+                return (!chance.is_multiple_of(4))
+                    .then_some(CachePoint { slab_bytes: 4096, ..CachePoint::default() });
+            }
+        };
+        Some(CachePoint {
+            live_bytes,
+            slab_bytes: 4096 + live_bytes,
+            slow: live_bytes,
+            ..CachePoint::default()
+        })
+    }
+
+    #[test]
+    fn changes_tell_what_every_look_found() {
+        let mut history = History::default();
+        let mut all = VecDeque::new();
+        for look in 0..2 * MAX_POINTS as u64 + 77 {
+            let caches: Vec<_> = (0..4).filter_map(|id| Some((id, staged(id, look)?))).collect();
+            history.push(Point { caches, ..Point::default() });
+            all.push_back(look);
+            if all.len() > MAX_POINTS {
+                all.pop_front();
+            }
+            if look % 50 != 3 && look < 2 * MAX_POINTS as u64 {
+                continue;
+            }
+            for id in 0..4 {
+                let was = |look: &u64| staged(id, *look).unwrap_or_default();
+                let slabs: Vec<u64> = all.iter().map(|look| was(look).slab_bytes).collect();
+                assert_eq!(history.series(id, MAX_POINTS, |held| held.slab_bytes), slabs, "{id} {look}");
+                let live: Vec<u64> = all.iter().map(|look| was(look).live_bytes).collect();
+                assert_eq!(history.first_live_bytes(id), live[0]);
+                for count in [1, live.len() / 4, live.len()].into_iter().filter(|count| *count > 0) {
+                    let lowest = |part: &[u64]| part.iter().copied().min().expect("some");
+                    let expected = (lowest(&live[..count]), lowest(&live[live.len() - count..]));
+                    assert_eq!(history.lowest_live_bytes(id, count), expected, "{id} {look} {count}");
+                }
+            }
+            let used = [0, 1, 2].map(|id| history.was_used(id));
+            let changed = [0, 1, 2].map(|id| staged(id, all[0]) != staged(id, look));
+            assert_eq!(used, changed, "{look}");
+        }
+        assert!(history.tracks[0].changes.len() == 1 && history.tracks[1].changes.len() <= MAX_POINTS + 1);
     }
 }

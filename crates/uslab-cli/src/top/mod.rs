@@ -33,6 +33,8 @@ use watch::Watch;
 
 /// The screen looks for signals and for changes of the interval this often.
 const MAX_WAIT: Duration = Duration::from_millis(100);
+/// Upper bound on the keys between two redraws.
+const MAX_EVENTS: usize = 32;
 /// Columns of the text that `--once` prints.
 const TEXT_COLUMNS: u16 = 100;
 
@@ -123,9 +125,17 @@ fn screen(
             continue;
         }
         is_stale = true;
-        match event::read()? {
-            Event::Key(key) if key.kind == KeyEventKind::Press && app.key(key) == Action::Quit => break,
-            _ => {}
+        // What a held key sent meanwhile costs one redraw.
+        for _ in 0..MAX_EVENTS {
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Press && app.key(key) == Action::Quit => {
+                    return Ok(());
+                }
+                _ => {}
+            }
+            if !event::poll(Duration::ZERO)? {
+                break;
+            }
         }
     }
     Ok(())
@@ -133,7 +143,7 @@ fn screen(
 
 /// The screen as text, with all rows.
 fn as_text(app: &App) -> Result<String, Failure> {
-    let rows = u16::try_from(app.rows().len()).unwrap_or(u16::MAX);
+    let rows = u16::try_from(app.row_count()).unwrap_or(u16::MAX);
     // The foot names keys, which text has not.
     let lines = rows.saturating_add(view::OTHER_LINES);
     let mut text = screen_text(app, TEXT_COLUMNS, lines)

@@ -7,12 +7,12 @@
 
 use serde::Serialize;
 
-use super::history::Point;
+use super::history::{CachePoint, History, Look};
 use crate::text::bytes;
 
 /// Growth is judged after so many seconds and looks.
 pub const MIN_WATCHED_S: f64 = 60.0;
-const MIN_POINTS: usize = 12;
+const MIN_LOOKS: usize = 12;
 /// Growth below this, or below this part of the resident memory, is noise.
 const MIN_GROWTH_BYTES: u64 = 256 << 10;
 const MIN_GROWTH_DIVISOR: u64 = 200;
@@ -74,22 +74,23 @@ enum Trend {
     Other,
 }
 
-/// Judges the looks, oldest first. `name` returns the name of a cache.
-pub fn verdict(points: &[Point], name: &dyn Fn(u32) -> String) -> Verdict {
-    let Some((first, last)) = points.first().zip(points.last()) else {
+/// Judges the looks. `name` returns the name of a cache.
+pub fn verdict(history: &History, name: &dyn Fn(u32) -> String) -> Verdict {
+    let looks = history.looks();
+    let Some((first, last)) = looks.first().zip(looks.last()) else {
         return Verdict { cause: Cause::NotKnown, reasons: vec!["nothing was seen".to_owned()] };
     };
     let watched_s = last.at_s - first.at_s;
-    let may_judge_growth = watched_s >= MIN_WATCHED_S && points.len() >= MIN_POINTS;
-    if may_judge_growth && let Some(found) = of_growth(points, watched_s, name) {
+    let may_judge_growth = watched_s >= MIN_WATCHED_S && looks.len() >= MIN_LOOKS;
+    if may_judge_growth && let Some(found) = of_growth(history, watched_s, name) {
         return found;
     }
     // A load that comes and goes leaves free memory for moments.
-    let recent = &points[points.len() - (points.len() / STRETCHES).max(1)..];
-    let unsure = unsure_bytes(points);
-    let is_same = |point, cause| of_shares(point, unsure).is_some_and(|then| then.cause == cause);
+    let recent = &looks[looks.len() - (looks.len() / STRETCHES).max(1)..];
+    let unsure = unsure_bytes(history);
+    let is_same = |look, cause| of_shares(look, unsure).is_some_and(|then| then.cause == cause);
     if let Some(found) = of_shares(last, unsure)
-        && recent.iter().all(|point| is_same(point, found.cause))
+        && recent.iter().all(|look| is_same(look, found.cause))
     {
         return found;
     }
@@ -102,26 +103,27 @@ pub fn verdict(points: &[Point], name: &dyn Fn(u32) -> String) -> Verdict {
 }
 
 /// The part that grew most, if its growth is steady.
-fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> Option<Verdict> {
-    let (then, now) = (points.first()?.parts.rss, points.last()?.parts.rss);
+fn of_growth(history: &History, watched_s: f64, name: &dyn Fn(u32) -> String) -> Option<Verdict> {
+    let looks = history.looks();
+    let (then, now) = (looks.first()?.parts.rss, looks.last()?.parts.rss);
     let noise = MIN_GROWTH_BYTES.max(now / MIN_GROWTH_DIVISOR);
-    let of = |figure: fn(&Point) -> u64| trend(points, figure, noise);
-    let explained = rise(points, &|point| point.parts.rss) / MIN_EXPLAINED_DIVISOR;
-    let live = of(|point| point.parts.live);
+    let of = |figure: fn(&Look) -> u64| trend(looks, figure, noise);
+    let explained = rise(looks, |look| look.parts.rss) / MIN_EXPLAINED_DIVISOR;
+    let live = of(|look| look.parts.live);
     // The resident size decides whether growth is real: fresh slabs and large objects are not
     // resident before the program touches them.
     let grows = [
         (Cause::Leak, "live objects", live),
-        (Cause::Fragmentation, "free objects in partial slabs", of(|point| point.parts.partial)),
+        (Cause::Fragmentation, "free objects in partial slabs", of(|look| look.parts.partial)),
         (Cause::Cache, "free memory kept for reuse", of(kept)),
-        (Cause::Elsewhere, "memory that is not the allocator's", of(|point| point.parts.not_ours)),
+        (Cause::Elsewhere, "memory that is not the allocator's", of(|look| look.parts.not_ours)),
     ];
     let is_growth = |cause, growth: u64| match cause {
-        Cause::Leak => is_certain(points, growth, noise),
+        Cause::Leak => is_certain(history, growth, noise),
         Cause::Elsewhere => true,
         // Free memory grows too where a program gives memory up, and the resident size sinks. The
         // figures that tell live from free objects lag.
-        _ => now >= then && growth >= noise + unsure_bytes(points),
+        _ => now >= then && growth >= noise + unsure_bytes(history),
     };
     let rising = grows.into_iter().filter_map(|(cause, what, trend)| match trend {
         Trend::Rises(growth) if growth >= explained && is_growth(cause, growth) => {
@@ -132,14 +134,14 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
     if let Some((growth, cause, what)) = rising.max_by_key(|(growth, ..)| *growth) {
         let mut reasons = vec![format!("{what} grew by {} in {watched_s:.0} s", bytes(growth))];
         if cause == Cause::Leak {
-            reasons.extend(fastest(points, name));
+            reasons.extend(fastest(history, name));
             reasons.push("a cache that still fills looks the same".to_owned());
         }
         return Some(Verdict { cause, reasons });
     }
     if let Trend::LevelledOff(growth) = live
         && growth >= MIN_SHARE_BYTES.max(now / MIN_FILLED_DIVISOR)
-        && is_certain(points, growth, noise)
+        && is_certain(history, growth, noise)
     {
         let reason = format!("live objects grew by {}, then stayed: a cache that is full", bytes(growth));
         return Some(Verdict { cause: Cause::Cache, reasons: vec![reason] });
@@ -150,37 +152,35 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
 /// Whether enough of `growth`, that of the live objects, is more than what the figures of caches
 /// may lag by. A load of a few objects that comes and goes in sheaves looks like growth now and
 /// then.
-fn is_certain(points: &[Point], growth: u64, noise: u64) -> bool {
-    let caches = points.last().into_iter().flat_map(|last| &last.caches);
+fn is_certain(history: &History, growth: u64, noise: u64) -> bool {
+    let looks = history.looks();
     // A rise cannot exceed what is live; there may be thousands of small caches.
-    let of_caches = caches.filter(|(_, last)| last.live_bytes > last.unsure_bytes).map(|(id, last)| {
-        let live_bytes = |point: &Point| point.caches.get(id).map_or(0, |cache| cache.live_bytes);
-        rise(points, &live_bytes).saturating_sub(last.unsure_bytes)
+    let caches = history.caches().filter(|(_, last)| last.live_bytes > last.unsure_bytes);
+    let of_caches = caches.map(|(id, last)| {
+        let (lowest, lowest_now) = history.lowest_live_bytes(id, looks.len() / STRETCHES);
+        lowest_now.saturating_sub(lowest).saturating_sub(last.unsure_bytes)
     });
-    let certain = of_caches.fold(rise(points, &|point| point.large_bytes), u64::saturating_add);
+    let certain = of_caches.fold(rise(looks, |look| look.large_bytes), u64::saturating_add);
     certain >= noise.max(growth / MIN_CERTAIN_DIVISOR)
 }
 
 /// The rise of a figure from the lowest value of the first stretch to that of the last.
-fn rise(points: &[Point], figure: &dyn Fn(&Point) -> u64) -> u64 {
-    let stretch = points.len() / STRETCHES;
-    let lowest = |part: &[Point]| part.iter().map(figure).min().unwrap_or(0);
-    lowest(&points[points.len() - stretch..]).saturating_sub(lowest(&points[..stretch]))
+fn rise(looks: &[Look], figure: fn(&Look) -> u64) -> u64 {
+    let stretch = looks.len() / STRETCHES;
+    let lowest = |part: &[Look]| part.iter().map(figure).min().unwrap_or(0);
+    lowest(&looks[looks.len() - stretch..]).saturating_sub(lowest(&looks[..stretch]))
 }
 
 /// Bytes by which the figures may take live objects for free ones, in caches that were used while
 /// the process was watched.
-fn unsure_bytes(points: &[Point]) -> u64 {
-    let Some((first, last)) = points.first().zip(points.last()) else { return 0 };
-    let is_used = |&(id, now): &(&u32, &super::history::CachePoint)| {
-        first.caches.get(id).is_none_or(|then| then.slow != now.slow)
-    };
-    last.caches.iter().filter(is_used).fold(0, |sum, (_, cache)| sum.saturating_add(cache.unsure_bytes))
+fn unsure_bytes(history: &History) -> u64 {
+    let used = history.caches().filter(|(id, _)| history.was_used(*id));
+    used.fold(0, |sum, (_, cache)| sum.saturating_add(cache.unsure_bytes))
 }
 
 /// The part that holds much of the resident memory now. Of the free objects `unsure` bytes may be
 /// live.
-fn of_shares(last: &Point, unsure: u64) -> Option<Verdict> {
+fn of_shares(last: &Look, unsure: u64) -> Option<Verdict> {
     let parts = &last.parts;
     let stands_out = |part: u64| {
         part >= MIN_SHARE_BYTES
@@ -211,18 +211,18 @@ fn of_shares(last: &Point, unsure: u64) -> Option<Verdict> {
 }
 
 /// Free memory that the allocator keeps, and gives back under pressure.
-fn kept(point: &Point) -> u64 {
-    point.parts.cached.saturating_add(point.parts.empty).saturating_add(point.parts.dirty)
+fn kept(look: &Look) -> u64 {
+    look.parts.cached.saturating_add(look.parts.empty).saturating_add(look.parts.dirty)
 }
 
 /// How a figure moved: the lowest value of each stretch, so that a load that comes and goes is no
 /// growth.
-fn trend(points: &[Point], figure: fn(&Point) -> u64, noise: u64) -> Trend {
-    let stretch = points.len() / STRETCHES;
+fn trend(looks: &[Look], figure: fn(&Look) -> u64, noise: u64) -> Trend {
+    let stretch = looks.len() / STRETCHES;
     if stretch == 0 {
         return Trend::Other;
     }
-    let recent = &points[points.len() - stretch * STRETCHES..];
+    let recent = &looks[looks.len() - stretch * STRETCHES..];
     let lowest: Vec<u64> =
         recent.chunks(stretch).map(|part| part.iter().map(figure).min().unwrap_or(0)).collect();
     let growth = lowest[STRETCHES - 1].saturating_sub(lowest[0]);
@@ -247,13 +247,10 @@ fn trend(points: &[Point], figure: fn(&Point) -> u64, noise: u64) -> Trend {
 }
 
 /// The cache whose live objects grew most.
-fn fastest(points: &[Point], name: &dyn Fn(u32) -> String) -> Option<String> {
-    let (first, last) = points.first().zip(points.last())?;
-    let growth = |(&id, now): (&u32, &super::history::CachePoint)| {
-        let then = first.caches.get(&id).map_or(0, |cache| cache.live_bytes);
-        (now.live_bytes.saturating_sub(then), id)
-    };
-    let (growth, id) = last.caches.iter().map(growth).max()?;
+fn fastest(history: &History, name: &dyn Fn(u32) -> String) -> Option<String> {
+    let growth =
+        |(id, now): (u32, &CachePoint)| (now.live_bytes.saturating_sub(history.first_live_bytes(id)), id);
+    let (growth, id) = history.caches().map(growth).max()?;
     (growth > 0).then(|| format!("most in {}: {}", name(id), bytes(growth)))
 }
 
@@ -261,9 +258,20 @@ fn fastest(points: &[Point], name: &dyn Fn(u32) -> String) -> Option<String> {
 mod tests {
     use super::*;
     use crate::accounts::Parts;
-    use crate::top::history::CachePoint;
+    use crate::top::history::{CachePoint, Look, Point};
 
     const MIB: u64 = 1 << 20;
+
+    /// Judges these looks.
+    fn verdict_of(points: impl Iterator<Item = Point>) -> Verdict {
+        let mut history = History::default();
+        points.for_each(|point| history.push(point));
+        verdict(&history, &|id| format!("cache {id}"))
+    }
+
+    fn point(look: u64, parts: Parts, large_bytes: u64, caches: &[(u32, CachePoint)]) -> Point {
+        Point { look: Look { at_s: look as f64, parts, large_bytes }, caches: caches.to_vec() }
+    }
 
     /// A process of 100 MiB, mostly live, watched for `looks` seconds.
     fn staged(looks: u64, change: impl Fn(u64, &mut Parts)) -> Cause {
@@ -271,16 +279,16 @@ mod tests {
     }
 
     fn judged(looks: u64, change: impl Fn(u64, &mut Parts)) -> Verdict {
-        let point = |look: u64| {
+        let staged = |look: u64| {
             let mut parts = Parts { live: 80 * MIB, not_ours: 15 * MIB, ..Parts::default() };
             change(look, &mut parts);
             parts.rss = parts.named().iter().map(|(_, bytes)| bytes).sum();
             let live_bytes = parts.live;
             let cache = CachePoint { live_bytes, ..CachePoint::default() };
             let still = CachePoint { live_bytes: MIB, ..CachePoint::default() };
-            Point { at_s: look as f64, parts, large_bytes: 0, caches: [(3, cache), (5, still)].into() }
+            point(look, parts, 0, &[(3, cache), (5, still)])
         };
-        verdict(&(0..looks).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}"))
+        verdict_of((0..looks).map(staged))
     }
 
     #[test]
@@ -314,28 +322,28 @@ mod tests {
     #[test]
     fn growth_that_the_lag_of_figures_explains_is_none() {
         let judged = |unsure_bytes: u64, large: bool| {
-            let point = |look: u64| {
+            let staged = |look: u64| {
                 let live = 80 * MIB + look * MIB / 10;
                 let parts = Parts { live, rss: 100 * MIB + look * MIB / 10, ..Parts::default() };
                 let live_bytes = if large { 0 } else { live };
                 let cache = CachePoint { live_bytes, unsure_bytes, slow: look, ..CachePoint::default() };
                 let large_bytes = if large { live } else { 0 };
-                Point { at_s: look as f64, parts, large_bytes, caches: [(3, cache)].into() }
+                point(look, parts, large_bytes, &[(3, cache)])
             };
-            verdict(&(0..120).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}")).cause
+            verdict_of((0..120).map(staged)).cause
         };
         assert_eq!(judged(9 * MIB, false), Cause::NotKnown);
         assert_eq!(judged(4 * MIB, false), Cause::Leak);
         assert_eq!(judged(9 * MIB, true), Cause::Leak);
         // Free memory, too.
         let kept = |unsure_bytes: u64| {
-            let point = |look: u64| {
+            let staged = |look: u64| {
                 let empty = look * MIB / 10;
                 let parts = Parts { empty, live: 80 * MIB, rss: 90 * MIB + empty, ..Parts::default() };
                 let cache = CachePoint { unsure_bytes, slow: look, ..CachePoint::default() };
-                Point { at_s: look as f64, parts, large_bytes: 0, caches: [(3, cache)].into() }
+                point(look, parts, 0, &[(3, cache)])
             };
-            verdict(&(0..120).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}")).cause
+            verdict_of((0..120).map(staged)).cause
         };
         assert_eq!((kept(9 * MIB), kept(0)), (Cause::NotKnown, Cause::Cache));
     }
@@ -343,13 +351,13 @@ mod tests {
     #[test]
     fn free_objects_that_the_lag_of_figures_explains_do_not_stand_out() {
         let judged = |unsure_bytes: u64, is_used: bool| {
-            let point = |look: u64| {
+            let staged = |look: u64| {
                 let parts = Parts { cached: 40 * MIB, live: 50 * MIB, rss: 90 * MIB, ..Parts::default() };
                 let slow = if is_used { look } else { 7 };
                 let cache = CachePoint { unsure_bytes, slow, ..CachePoint::default() };
-                Point { at_s: look as f64, parts, large_bytes: 0, caches: [(3, cache)].into() }
+                point(look, parts, 0, &[(3, cache)])
             };
-            verdict(&(0..80).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}")).cause
+            verdict_of((0..80).map(staged)).cause
         };
         assert_eq!(judged(30 * MIB, true), Cause::NotKnown);
         assert_eq!([judged(4 * MIB, true), judged(30 * MIB, false)], [Cause::Cache; 2]);
@@ -381,7 +389,7 @@ mod tests {
         let young = judged(30, |look, parts| parts.live += look * MIB);
         assert_eq!(young.cause, Cause::NotKnown);
         assert!(young.reasons[0].contains("seen 29 s"), "{:?}", young.reasons);
-        assert_eq!(verdict(&[], &|_| String::new()).cause, Cause::NotKnown);
+        assert_eq!(verdict_of(std::iter::empty()).cause, Cause::NotKnown);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState, Wrap};
 
 use super::app::{App, Page, Row};
-use super::history::CachePoint;
+use super::history::Held;
 use super::verdict::Cause;
 use crate::accounts::Parts;
 use crate::process;
@@ -37,15 +37,20 @@ counts slow paths, each of which moves up to a sheaf of objects.";
 /// Lines of the equation at any width from 80 on.
 const EQUATION_LINES: u16 = 3;
 const VERDICT_LINES: u16 = 2;
+/// Lines that the table or a page has before the head gets any beside its title.
+const MIN_BODY_LINES: u16 = 4;
 /// Lines above the table and below it.
 pub const OTHER_LINES: u16 = 1 + EQUATION_LINES + VERDICT_LINES + 1 + 1;
 
 /// Draws all of it.
 pub fn draw(frame: &mut Frame, app: &App) {
+    // A low terminal shows less of the head rather than no cache.
+    let spare = frame.area().height.saturating_sub(2 + MIN_BODY_LINES);
+    let equation_lines = EQUATION_LINES.min(spare);
     let areas = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(EQUATION_LINES),
-        Constraint::Length(VERDICT_LINES),
+        Constraint::Length(equation_lines),
+        Constraint::Length(VERDICT_LINES.min(spare - equation_lines)),
         Constraint::Min(1),
         Constraint::Length(1),
     ]);
@@ -131,17 +136,17 @@ const TITLES: [&str; 10] =
 const WIDTHS: [u16; 10] = [14, 7, 5, 4, 9, 5, 6, 9, 6, 6];
 
 fn table(frame: &mut Frame, area: Rect, app: &App) {
-    let rows = app.rows();
-    if rows.is_empty() {
+    let rows = app.row_count();
+    if rows == 0 {
         let text = if app.filter.is_empty() { "no cache has had a slab" } else { "no cache has such a name" };
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
     // Formatting thousands of rows that no screen shows would cost more than reading them.
     let visible = usize::from(area.height).max(1);
-    let selected = app.selected.min(rows.len() - 1);
+    let selected = app.selected.min(rows - 1);
     let first = selected.saturating_sub(visible.saturating_sub(2));
-    let shown = rows.iter().skip(first).take(visible).map(|row| TableRow::new(cells(row)));
+    let shown = app.rows(first).take(visible).map(|row| TableRow::new(cells(&row)));
     let mut widths = WIDTHS.map(Constraint::Length);
     widths[0] = Constraint::Min(WIDTHS[0]);
     let title = |(at, title): (usize, &&'static str)| aligned((*title).to_owned(), at);
@@ -152,7 +157,7 @@ fn table(frame: &mut Frame, area: Rect, app: &App) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-fn cells(row: &Row) -> Vec<Cell<'static>> {
+fn cells(row: &Row<'_>) -> Vec<Cell<'static>> {
     let Row { cache, division, rates } = row;
     let texts = [
         cache.name.clone(),
@@ -217,8 +222,8 @@ fn cache_page(frame: &mut Frame, area: Rect, app: &App, id: u32) {
     frame.render_widget(Paragraph::new(lines.join("\n")).wrap(Wrap { trim: true }), facts);
     let width = usize::from(area.width);
     for (title_area, chart_area, title, figure) in [
-        (live_title, live, "live", (|point| point.live_bytes) as fn(&CachePoint) -> u64),
-        (slabs_title, slabs, "slabs", |point| point.slab_bytes),
+        (live_title, live, "live", (|held| held.live_bytes) as fn(&Held) -> u64),
+        (slabs_title, slabs, "slabs", |held| held.slab_bytes),
     ] {
         let series = app.history.series(id, width, figure);
         let least = series.iter().copied().filter(|&value| value > 0).min().unwrap_or(0);

@@ -141,7 +141,9 @@ pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     });
     let id = core.id();
     registry.leave(id);
-    counters::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
+    if counters::has_record(id) {
+        counters::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
+    }
     // SAFETY: the registry's lock guards the field, and the caller holds it.
     registry.keep_memory(unsafe { (*core.spare.get()).memory });
 }

@@ -12,9 +12,10 @@
 //!
 //! A segment lies in private memory, or in the file while the process publishes. No descriptor of
 //! the file is kept, and its name may be gone: the kernel maps the file once more from the mapping
-//! of the segment before (`mremap` with the old size 0). Where it refuses, the segment is private,
+//! of a segment before (`mremap` with the old size 0). Where it refuses, the segment is private,
 //! and no other process sees its caches. Where there is no memory either, these caches share one
-//! record, and are not counted.
+//! record, and are not counted. The next cache with an id of that segment tries again. Caches made
+//! before stay without a record then.
 //!
 //! A page of the file for which the file system has no memory left becomes private memory too: an
 //! access would raise SIGBUS.
@@ -22,7 +23,9 @@
 //! A segment is mapped once and stays, so that a record has one address: threads use it without a
 //! lock. [`late`](super::late) alone moves records, to a file.
 
-use super::layout::{HEADER_BYTES, MAX_RECORDS, Record, SEGMENT_BYTES, SEGMENTS, record_offset};
+use super::layout::{
+    HEADER_BYTES, MAX_RECORDS, Record, SEGMENT_BYTES, SEGMENTS, STATE_UNUSED, record_offset,
+};
 use super::publish::{base, header, is_shared, overflow, private};
 use crate::os;
 use core::ptr::null_mut;
@@ -30,14 +33,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Rela
 
 /// One of the segments behind the first.
 struct Segment {
-    /// Its start; null before its first use, and [`REFUSED`] where there was no memory.
+    /// Its start; null before its first use, and where there was no memory.
     start: AtomicPtr<u8>,
     /// Its start in private memory; null where it began in the file.
     private: AtomicPtr<u8>,
 }
-
-/// In place of an address: there was no memory, and there will be none.
-const REFUSED: *mut u8 = core::ptr::without_provenance_mut(1);
 
 /// The segments, by number. The first entry is not used.
 static TABLE: [Segment; SEGMENTS] =
@@ -45,7 +45,7 @@ static TABLE: [Segment; SEGMENTS] =
 
 /// The segment at that address, if it is one.
 fn mapped(start: *mut u8) -> Option<*mut u8> {
-    (!start.is_null() && start != REFUSED).then_some(start)
+    (!start.is_null()).then_some(start)
 }
 
 /// The start of segment `number`, if it is mapped.
@@ -73,9 +73,16 @@ pub fn record(id: u16) -> &'static Record {
     }
 }
 
-/// Whether cache `id` has a record of its own.
+/// Whether cache `id` has a record of its own. A segment may be mapped after caches with its ids:
+/// theirs describe no cache.
 pub fn has_record(id: u16) -> bool {
-    start(record_offset(usize::from(id)) / SEGMENT_BYTES).is_some()
+    let offset = record_offset(usize::from(id));
+    match offset / SEGMENT_BYTES {
+        0 => true,
+        // SAFETY: as in `record`.
+        number => start(number)
+            .is_some_and(|start| unsafe { at(start, offset) }.state.load(Relaxed) != STATE_UNUSED),
+    }
 }
 
 /// The records that are in use, or were.
@@ -106,7 +113,7 @@ pub fn provide(id: u16) {
             segment.private.store(start, Relaxed);
             Some(start)
         });
-        segment.start.store(start.unwrap_or(REFUSED), Release);
+        segment.start.store(start.unwrap_or(null_mut()), Release);
     }
     if is_in_file(number)
         && let Some(start) = start(number)
@@ -135,15 +142,14 @@ pub(super) fn used_at_fork() -> u32 {
     USED_AT_FORK.load(Relaxed)
 }
 
-/// Maps segment `number` of the file, which the segment before must lie in.
+/// Maps segment `number` of the file, from the last segment before that lies there.
 fn in_file(number: usize) -> Option<*mut u8> {
-    if !is_in_file(number - 1) {
-        return None;
-    }
+    let before = (0..number).rev().find(|&before| is_in_file(before))?;
     let page_bytes = os::memory::page_bytes();
-    let last = start(number - 1)?.wrapping_add(SEGMENT_BYTES - page_bytes);
+    let last = start(before)?.wrapping_add(SEGMENT_BYTES - page_bytes);
+    let skipped = (number - before - 1) * SEGMENT_BYTES;
     // SAFETY: the last page of a segment, which is a mapping of the file.
-    unsafe { os::memory::map_behind(last, page_bytes, SEGMENT_BYTES) }
+    unsafe { os::memory::map_behind(last, page_bytes + skipped, SEGMENT_BYTES) }
 }
 
 /// Whether segment `number` lies in the file.
@@ -168,13 +174,15 @@ pub(super) fn use_shared(file: *mut u8, count: usize) {
 }
 
 /// Calls `visit` for each record of the first `count` segments that began in private memory, with
-/// its offset in the file.
+/// its offset in the file. Once the figures are in the file, those of a segment that is private
+/// still have no place there.
 pub(super) fn for_each_private(count: usize, mut visit: impl FnMut(&'static Record, usize)) {
     for offset in used_ids().map(|id| record_offset(usize::from(id))) {
         let before = match offset / SEGMENT_BYTES {
             0 => private(),
-            number if number < count => TABLE[number].private.load(Relaxed),
-            _ => return,
+            number if number >= count => return,
+            number if is_shared() && !is_in_file(number) => continue,
+            number => TABLE[number].private.load(Relaxed),
         };
         if !before.is_null() {
             // SAFETY: private segments stay mapped, but in a fork child, which has one thread.
@@ -207,7 +215,7 @@ pub(super) fn leave_file() -> [*mut u8; SEGMENTS] {
             parents[number] = from;
         }
         segment.private.store(copy, Relaxed);
-        segment.start.store(if copy.is_null() { REFUSED } else { copy }, Relaxed);
+        segment.start.store(copy, Relaxed);
     }
     parents
 }

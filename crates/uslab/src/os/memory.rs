@@ -105,20 +105,21 @@ pub fn map_private(bytes: usize) -> Option<*mut u8> {
     }
 }
 
-/// Maps the `bytes` of a file that follow the page at `page`, a shared mapping of that file. Needs
-/// neither a descriptor nor a name of the file. `None` if the system refuses.
+/// Maps the `bytes` of a file that begin `skipped` bytes behind the start of the page at `page`, a
+/// shared mapping of that file. Needs neither a descriptor nor a name of the file. `None` if the
+/// system refuses.
 ///
 /// # Safety
-/// `page` must be a page, `page_bytes` long, of a mapping that the library made, shared and of a
-/// file.
-pub unsafe fn map_behind(page: *mut u8, page_bytes: usize, bytes: usize) -> Option<*mut u8> {
+/// `page` must be a page of a mapping that the library made, shared and of a file. `skipped` must
+/// be whole pages, one or more.
+pub unsafe fn map_behind(page: *mut u8, skipped: usize, bytes: usize) -> Option<*mut u8> {
     // With the old size 0, `mremap` leaves the old mapping alone and maps the same file again.
-    // SAFETY: no mapping changes but the new one, whose first page no other code knows.
+    // SAFETY: no mapping changes but the new one, whose first pages no other code knows.
     unsafe {
-        let both = libc::mremap(page.cast(), 0, page_bytes + bytes, libc::MREMAP_MAYMOVE);
+        let both = libc::mremap(page.cast(), 0, skipped + bytes, libc::MREMAP_MAYMOVE);
         (both != libc::MAP_FAILED).then(|| {
-            unmap(both.cast(), page_bytes);
-            both.cast::<u8>().add(page_bytes)
+            unmap(both.cast(), skipped);
+            both.cast::<u8>().add(skipped)
         })
     }
 }

@@ -125,20 +125,11 @@ impl CpuCache {
     ///
     /// The sheaf is taken out, filled in its place, and put back: the objects are copied once.
     pub fn take_counted(&self, charged: usize) -> *mut u8 {
-        let node = self.this_node();
-        // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
-        let Some(access) = (unsafe { Sequences::new(self.counted_slots(), Some(node)) }) else {
-            return self.take_one_counted(charged);
-        };
-        self.used.add_cpu(access.cpu());
-        let have = match exchange_main(&access, dummy()) {
-            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
-            _ => sheaf::alloc(SIZE, node),
-        };
+        let Some(access) = self.counted_access() else { return self.take_one_counted(charged) };
+        let have = self.open_counted(&access);
         if have.is_null() {
             return self.take_one_counted(charged);
         }
-        reopen(have);
         let mut sheaf = Owned(have);
         // Usually 0; another thread may have filled it meanwhile.
         let count = sheaf.count();
@@ -191,27 +182,40 @@ impl CpuCache {
 
     /// Puts objects into the counted sheaf of this CPU. Those that find no room are freed.
     pub(super) fn install_counted(&self, objects: &[*mut u8]) {
-        let node = self.this_node();
-        // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
-        let Some(access) = (unsafe { Sequences::new(self.counted_slots(), Some(node)) }) else {
-            return self.discard(objects);
-        };
-        self.used.add_cpu(access.cpu());
+        let Some(access) = self.counted_access() else { return self.discard(objects) };
         // A sheaf without objects stands in for the dummy, whose line all CPUs would write.
         if objects.is_empty() && !is_dummy(access.slot().main.load(Relaxed)) {
             return;
         }
-        let have = match exchange_main(&access, dummy()) {
-            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
-            _ => sheaf::alloc(SIZE, node),
-        };
+        let have = self.open_counted(&access);
         if have.is_null() {
             return self.discard(objects);
         }
-        reopen(have);
         let put = Owned(have).push_from(objects);
         self.put_counted(&access, have);
         self.discard(&objects[put..]);
+    }
+
+    /// This CPU's slot of the counted row; `None` if the CPU has none.
+    #[inline]
+    fn counted_access(&self) -> Option<Sequences<'_>> {
+        // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
+        unsafe { Sequences::new(self.counted_slots(), Some(self.this_node())) }
+    }
+
+    /// Takes the counted sheaf of a slot out, or makes one. The thread owns it, and it has its
+    /// capacity. Null without memory.
+    #[inline]
+    fn open_counted(&self, access: &Sequences<'_>) -> *mut Sheaf {
+        self.used.add_cpu(access.cpu());
+        let have = match exchange_main(access, dummy()) {
+            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
+            _ => sheaf::alloc(SIZE, access.node().unwrap_or(0)),
+        };
+        if !have.is_null() {
+            reopen(have);
+        }
+        have
     }
 
     /// Puts a counted sheaf that the thread owns, and that has its capacity, into its slot. Objects

@@ -16,6 +16,11 @@
 //! allocates or frees. For that it takes the lock under which caches are made and destroyed, and
 //! reads two cache lines for each cache and CPU.
 //!
+//! In a process that publishes ([`publish`]), a fork child begins with a copy of the parent's file.
+//! The parent runs meanwhile, and what it counts before the copy is complete is in the child's
+//! figures too. So these may stay off by what the parent allocated and freed in that time. They are
+//! exact where the parent publishes nothing. A program that the child executes begins anew.
+//!
 //! Nothing here allocates but `Publisher`, of the feature `metrics`. All of it may be called from
 //! any thread and in fork children, but not in signal handlers and not while the caller creates or
 //! destroys a cache.
@@ -67,7 +72,8 @@ pub fn usage() -> Usage {
 /// The call allocates nothing. It takes the lock under which caches are made and destroyed, makes a
 /// file of 1 MiB, of which only the used part takes memory, and sends a barrier to all threads. It
 /// may run on any thread and in fork children, but not in signal handlers. Children that are forked
-/// later publish too.
+/// later publish too; their figures may be off by what the parent does while they begin (see the
+/// [module](self)).
 ///
 /// # Errors
 /// See [`PublishError`]. Then the process goes on as before.

@@ -83,10 +83,24 @@ fn every_size_and_page_can_be_drawn() {
 }
 
 #[test]
+fn a_low_terminal_shows_caches() {
+    let mut app = sample();
+    app.selected = 1;
+    for (width, height) in [(20, 5), (40, 8), (80, 12)] {
+        let text = screen_text(&app, width, height).expect("drawn");
+        for part in ["uslab top", "cache", "malloc-1024", "q quit"] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
+        assert_eq!(text.contains("verdict"), height > 8, "{text}");
+    }
+}
+
+#[test]
 fn thousands_of_caches_are_a_screen() {
     let mut app = sample();
     let cache = app.snapshot.caches[0].clone();
     app.snapshot.caches = (0..5000).map(|id| crate::snapshot::Cache { id, ..cache.clone() }).collect();
+    app.arrange();
     app.selected = 4999;
     assert_eq!(screen_text(&app, 80, 24).expect("drawn").lines().count(), 24);
 }

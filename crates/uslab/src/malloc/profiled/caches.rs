@@ -50,7 +50,7 @@ fn sample(core: &Core, object: *mut u8, bytes: usize, period: u64) {
     }
     let _errno = os::errno::Preserved::new();
     let is_noted = label_of(core).is_some_and(|label| {
-        let object = table::Object { address: object.addr(), cache: core.id() };
+        let object = object_of(core, object);
         note(label, bytes, bytes, period, object).is_some()
     });
     if !is_noted {
@@ -71,8 +71,12 @@ fn label_of(core: &Core) -> Option<u16> {
     Some(label)
 }
 
+fn object_of(core: &Core, object: *mut u8) -> table::Object {
+    table::Object { address: object.addr(), cache: core.id(), tag: core.id() }
+}
+
 fn freed(core: &Core, object: *mut u8) {
-    let object = table::Object { address: object.addr(), cache: core.id() };
+    let object = object_of(core, object);
     if let Some(number) = table::find(object) {
         table::end(number, End::Freed);
         core.remove_sample();
@@ -80,5 +84,5 @@ fn freed(core: &Core, object: *mut u8) {
 }
 
 fn ended(core: &Core) {
-    table::end_all(core.id(), |_| true);
+    table::end_all(core.id(), core.id(), |_| true);
 }

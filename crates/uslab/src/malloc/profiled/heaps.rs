@@ -24,10 +24,19 @@ pub(in crate::malloc) fn count_bare(owner: Owner, name: &str, object: *mut u8, b
     period != 0 && count_down(bytes, period) && sample_bare(owner, name, object, bytes, period)
 }
 
+fn object_of(owner: Owner, object: *mut u8) -> Object {
+    Object { address: object.addr(), cache: owner.id(), tag: tag(owner) }
+}
+
+/// Bare slabs of all heaps share their ids; their slots are their own.
+fn tag(owner: Owner) -> u16 {
+    ((owner.slots().addr() as u64 >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
+}
+
 #[cold]
 #[inline(never)]
 fn sample_bare(owner: Owner, name: &str, object: *mut u8, bytes: usize, period: u64) -> bool {
-    let object = Object { address: object.addr(), cache: owner.id() };
+    let object = object_of(owner, object);
     table::label_of_heap(name, bytes).is_some_and(|label| note(label, bytes, bytes, period, object).is_some())
 }
 
@@ -35,14 +44,14 @@ fn sample_bare(owner: Owner, name: &str, object: *mut u8, bytes: usize, period: 
 /// one.
 #[cold]
 pub(in crate::malloc) fn free_bare(owner: Owner, object: *mut u8) -> bool {
-    let number = table::find(Object { address: object.addr(), cache: owner.id() });
+    let number = table::find(object_of(owner, object));
     number.inspect(|&number| table::end(number, End::Freed)).is_some()
 }
 
 /// Ends the samples of bare slabs that go, which still own their pages.
 #[cold]
 pub(in crate::malloc) fn end_bare(owner: Owner) {
-    table::end_all(owner.id(), |address| pages::owner_of(address as *const u8) == Some(owner));
+    table::end_all(owner.id(), tag(owner), |address| pages::owner_of(address as *const u8) == Some(owner));
 }
 
 /// Counts a large object of a heap, of `size` bytes.

@@ -99,11 +99,13 @@ pub struct Object {
     pub address: usize,
     /// The id of its cache, or that of bare slabs of heaps.
     pub cache: u16,
+    /// A number that few other caches and bare slabs share, for [`end_all`].
+    pub tag: u16,
 }
 
 impl Object {
     /// None: the object itself has the sample's number.
-    pub const NONE: Object = Object { address: usize::MAX, cache: 0 };
+    pub const NONE: Object = Object { address: usize::MAX, cache: 0, tag: 0 };
 
     fn key(self) -> usize {
         !self.address
@@ -130,6 +132,8 @@ struct Memory {
     sites: [Site; SITES],
     frames: [usize; FRAMES],
     samples: [Sample; SAMPLES],
+    /// [`Object::tag`] of each sample's object; any number where frees find the sample otherwise.
+    tags: [u16; SAMPLES],
     /// Births of live samples, by site.
     births: [u32; SAMPLES],
     /// The end of each site's births.
@@ -253,6 +257,7 @@ pub fn begin(
         let head = head_of(object)?;
         (sample.object, sample.owner, sample.next) = (key, object.cache, head.load(Relaxed));
         head.store(number, Relaxed);
+        memory.tags[number as usize - 1] = object.tag;
     }
     *place = sample;
     let (site, bytes) = (&mut memory.sites[site], scaled(bytes as u64, weight));
@@ -309,7 +314,7 @@ pub fn end(number: u32, how: End) {
 
 /// Takes the sample with that number out of the chain of its object.
 fn unchain(samples: &mut [Sample], number: u32, ended: Sample) {
-    let Some(head) = head_of(Object { address: !ended.object, cache: ended.owner }) else { return };
+    let Some(head) = head_of(Object { address: !ended.object, ..Object::NONE }) else { return };
     if head.load(Relaxed) == number {
         return head.store(ended.next, Relaxed);
     }
@@ -352,24 +357,39 @@ pub fn find(object: Object) -> Option<u32> {
     None
 }
 
-/// Ends the samples of the cache with the id `cache` whose address `is_its` confirms. No thread
-/// uses their objects any more. `is_its` is called with the lock held.
-pub fn end_all(cache: u16, is_its: impl Fn(usize) -> bool) {
+/// Ends the samples of the cache with the id `cache` and the tag `tag` whose address `is_its`
+/// confirms. No thread uses their objects any more. `is_its` is called with the lock held.
+///
+/// This looks at the tags of all samples, 96 KiB. Lists by owner would need four times that.
+pub fn end_all(cache: u16, tag: u16, is_its: impl Fn(usize) -> bool) {
     let mut number = 0;
     loop {
         let mut table = TABLE.lock();
         let used = table.samples;
-        let Some(samples) = table.memory().and_then(|memory| memory.samples.get(number..used)) else {
-            return;
+        let Some(memory) = table.memory() else { return };
+        let is_found = |at: usize| {
+            let sample = &memory.samples[at];
+            sample.object != 0 && sample.owner == cache && is_its(!sample.object)
         };
-        let found = samples
-            .iter()
-            .position(|sample| sample.object != 0 && sample.owner == cache && is_its(!sample.object));
-        let Some(at) = found else { return };
+        let Some(at) = with_tag(&memory.tags[..used], number, tag).find(|&at| is_found(at)) else { return };
         drop(table);
-        number += at + 1;
+        number = at + 1;
         end(number as u32, End::Freed);
     }
+}
+
+/// The places from `first` on that have this tag.
+fn with_tag(tags: &[u16], first: usize, tag: u16) -> impl Iterator<Item = usize> {
+    // The compiler compares the tags of a block all at once.
+    const BLOCK: usize = 128;
+    let blocks = (first / BLOCK..tags.len().div_ceil(BLOCK)).map(|block| block * BLOCK);
+    let has_tag = move |&start: &usize| {
+        let block = &tags[start..tags.len().min(start + BLOCK)];
+        block.iter().fold(false, |is_there, &other| is_there | (other == tag))
+    };
+    blocks.filter(has_tag).flat_map(move |start| {
+        (start.max(first)..tags.len().min(start + BLOCK)).filter(move |&at| tags[at] == tag)
+    })
 }
 
 /// The index of the label with the name and the size of a cache of the program; `None` without
