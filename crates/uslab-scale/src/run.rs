@@ -7,6 +7,7 @@ use crate::trace::Tracer;
 use crate::workloads::Workload;
 use clap::Parser;
 use serde::Serialize;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -40,6 +41,9 @@ struct Args {
     /// Lines of the report.
     #[arg(long, default_value_t = 20)]
     lines: usize,
+    /// Lines of code to report, by their instructions.
+    #[arg(long, default_value_t = 0)]
+    hot: usize,
 }
 
 /// The outcome, as JSON.
@@ -60,6 +64,9 @@ struct Outcome {
     transfers_per_op: f64,
     system_calls: u64,
     lines: Vec<LineUse>,
+    /// Instructions of an operation by lines of code, the most first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hot: Vec<(String, f64)>,
 }
 
 #[derive(Serialize)]
@@ -102,7 +109,7 @@ pub fn main() {
     // SAFETY: the library is set up, and this program has one thread.
     let fake = unsafe { uslab::internal::fake::FakeCpu::start(0) };
     let (before, measured) = workload.counts();
-    let mut step = |machine: &mut Machine, workload: &mut Workload, cpu: usize| {
+    let step = |tracer: &mut Tracer, machine: &mut Machine, workload: &mut Workload, cpu: usize| {
         fake.set(cpu);
         let trace = tracer.trace(|| workload.step(cpu));
         machine.run(cpu, &trace);
@@ -114,16 +121,17 @@ pub fn main() {
             fake.set(cpu);
             workload.step(cpu);
         } else {
-            step(&mut machine, &mut workload, cpu);
+            step(&mut tracer, &mut machine, &mut workload, cpu);
         }
     }
     machine.begin();
+    tracer.runs.clear();
     let start = machine.clock(0);
     let total = measured * args.cpus;
     let (mut instructions, mut system_calls, mut modifies) = (0u64, 0u64, Vec::new());
     for _ in 0..total {
         let cpu = machine.next(|cpu| !workload.is_waiting(cpu));
-        let trace = step(&mut machine, &mut workload, cpu);
+        let trace = step(&mut tracer, &mut machine, &mut workload, cpu);
         instructions += u64::from(trace.instructions);
         system_calls += u64::from(trace.system_calls);
         use crate::trace::Kind::{Compare, Modify};
@@ -131,6 +139,7 @@ pub fn main() {
         modifies.extend(atomics.map(|access| access.address));
     }
     drop(fake);
+    let hot = hot(&tracer, &names, args.hot, total);
     machine.finish();
     let elapsed = (0..args.cpus).map(|cpu| machine.clock(cpu)).sum::<f64>() / args.cpus as f64 - start;
     let per_op = |count: f64| count / total as f64;
@@ -164,6 +173,7 @@ pub fn main() {
         transfers_per_op: per_op(shared.iter().map(|(_, used)| used.transfers as f64).sum()),
         system_calls,
         lines: lines.collect(),
+        hot,
         mode: uslab::mode().to_string(),
         workload: args.workload,
         cpus: args.cpus,
@@ -193,6 +203,20 @@ fn timed(args: &Args) -> Outcome {
         objects_per_op: workload.objects(),
         ..Outcome::default()
     }
+}
+
+/// The `most` lines of code with the most instructions of an operation.
+fn hot(tracer: &Tracer, names: &Names, most: usize, operations: usize) -> Vec<(String, f64)> {
+    let mut runs: HashMap<String, f64> = HashMap::new();
+    if most > 0 {
+        for (&code, &count) in &tracer.runs {
+            *runs.entry(names.of_code(code)).or_default() += count as f64 / operations as f64;
+        }
+    }
+    let mut runs: Vec<_> = runs.into_iter().collect();
+    runs.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    runs.truncate(most);
+    runs
 }
 
 fn print(outcome: &Outcome) {

@@ -134,6 +134,8 @@ pub struct Tracer {
     memory: Vec<Range<u64>>,
     /// Instructions of a trace of nothing.
     empty: u32,
+    /// How often each instruction ran, by its address.
+    pub runs: HashMap<u64, u64>,
 }
 
 impl Tracer {
@@ -165,6 +167,7 @@ impl Tracer {
             thread_base,
             memory,
             empty: 0,
+            runs: HashMap::new(),
         };
         tracer.empty = tracer.trace(|| {}).instructions;
         tracer
@@ -191,6 +194,7 @@ impl Tracer {
 
     fn add(&mut self, trace: &mut Trace, at: usize, step: &Step) {
         let code = step[16];
+        *self.runs.entry(code).or_default() += 1;
         let factory = &mut self.factory;
         let decoded = self.decoded.entry(code).or_insert_with(|| decode(factory, code));
         trace.system_calls += u32::from(decoded.is_system_call);

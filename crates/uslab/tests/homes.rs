@@ -165,6 +165,41 @@ fn objects_that_another_node_freed_are_handed_out_at_home() {
     uslab::debug::validate().expect("the structures are whole");
 }
 
+/// Pairs go round objects of their CPU: they take the slow path once in 31 calls or more, and it
+/// visits neither barn nor slabs. Each free finds the row of the object's node without it.
+#[test]
+fn local_pairs_exchange_nothing_with_other_cpus() {
+    const PAIRS: usize = 3100;
+    let name = "local_pairs_exchange_nothing_with_other_cpus";
+    if is_done_by_a_child(name, &[("USLAB_REAPER", "0")]) {
+        return;
+    }
+    cpu::pretend(CPUS, NODES, 0);
+    let raw = CacheBuilder::new("raw").build_raw(64).expect("memory");
+    if uslab::mode() != uslab::Mode::Rseq {
+        return;
+    }
+    // SAFETY: the library is set up, and this process has one thread.
+    let fake = unsafe { FakeCpu::start(0) };
+    let pairs = || {
+        for cpu in 0..CPUS {
+            fake.set(cpu);
+            for _ in 0..PAIRS {
+                let object = raw.alloc().expect("memory");
+                assert!(is_home(object, cpu));
+                // SAFETY: allocated above, and freed once.
+                unsafe { raw.free(object) };
+            }
+        }
+        raw.stats().expect("a cache has figures")
+    };
+    let (before, after) = (pairs(), pairs());
+    assert_eq!(after.refills + after.flushes, before.refills + before.flushes);
+    let (allocs, frees) = (after.alloc_slow - before.alloc_slow, after.free_slow - before.free_slow);
+    assert!(allocs <= (CPUS * PAIRS / 31) as u64 && frees == 0, "{allocs} and {frees} slow calls");
+    assert_eq!((after.home_objects, after.active_objects), (before.home_objects, 0));
+}
+
 /// Runs the test in a child; false in that child.
 fn is_done_by_a_child(name: &str, environment: &[(&str, &str)]) -> bool {
     let Some(output) = again(name, environment) else { return false };

@@ -202,6 +202,23 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub unsafe extern "C" fn free_slow(&self, object: *mut u8) {
+        // Where allocations pop from a lending row, each free that names its cache comes here. If
+        // calls are to be seen, the row has dummies.
+        // SAFETY: the caller's promise.
+        match unsafe { self.cpu.push_by_page_map(object) } {
+            Pushed::Done => {}
+            Pushed::Twice => self.report_double_free(object),
+            // SAFETY: as above.
+            Pushed::Slow => unsafe { self.free_slow_plain(object) },
+        }
+    }
+
+    /// [`Core::free_slow`], where the page map names no row with room.
+    ///
+    /// # Safety
+    /// As [`Core::free_slow`].
+    #[inline(never)]
+    unsafe extern "C" fn free_slow_plain(&self, object: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.free_slow_for(object, Release::PLAIN) };
     }

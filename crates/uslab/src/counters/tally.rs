@@ -8,10 +8,12 @@
 //! A counter that every slow path of every CPU changed would bounce between their caches, as the
 //! model shows (`cargo xtask scale`, ADR 0054). So a CPU changes its own line, and folds it into
 //! the record: after each of its first [`CALLS_TO_FOLD`] slow calls, and then once in so many, or
-//! once in [`CALLS_WITHOUT_THREAD`] while the process is too small for a background thread. Calls
-//! that move whole large sheaves fold sooner, at [`OBJECTS_TO_FOLD`]. Readers in the process fold
-//! all lines first. Other processes see figures that lag by so many calls of each CPU, until the
-//! background thread's next visit.
+//! once in [`CALLS_WITHOUT_THREAD`] while the process is too small for a background thread. A CPU
+//! with many calls folds once in a [`PART_TO_FOLD`]th of them, up to [`MAX_CALLS_TO_FOLD`]: its
+//! figures lag by that part at most. CPUs do so at different calls, because those that work alike
+//! would meet at the record. Calls that move whole large sheaves fold sooner, at
+//! [`OBJECTS_TO_FOLD`]. Readers in the process fold all lines first. Other processes see figures
+//! that lag by so many calls of each CPU, until the background thread's next visit.
 //!
 //! The additions stay atomic: a thread may be moved to another CPU between reading the CPU's number
 //! and the addition.
@@ -28,6 +30,10 @@ use core::sync::atomic::{
 const CALLS_TO_FOLD: u32 = 64;
 /// The same where no background thread folds the lines of CPUs that rest.
 const CALLS_WITHOUT_THREAD: u32 = 16;
+/// The part of a CPU's calls that may be missing in the record, where that is more.
+const PART_TO_FOLD: u32 = 16;
+/// Upper bound on the calls that may be missing.
+const MAX_CALLS_TO_FOLD: u32 = 1024;
 /// Objects by which a CPU's line may differ from the record after a call that changed it. A thread
 /// that moves to another CPU in a call leaves the sheaf's objects in one line and the slabs' in
 /// another, so that live objects seem to come or go. To move so many objects takes many times
@@ -82,10 +88,21 @@ impl Tally {
         counter.fetch_add(1, Relaxed);
         let calls = self.calls.load(Relaxed).wrapping_add(1);
         self.calls.store(calls, Relaxed);
-        let every = if sleep::has_background_thread() { CALLS_TO_FOLD } else { CALLS_WITHOUT_THREAD };
-        if calls < CALLS_TO_FOLD || calls.is_multiple_of(every) || self.is_far_behind() {
+        if calls < CALLS_TO_FOLD || self.is_turn(calls) || self.is_far_behind() {
             self.fold(record);
         }
+    }
+
+    /// Whether a CPU that has made so many calls, [`CALLS_TO_FOLD`] or more, folds its line.
+    #[inline]
+    fn is_turn(&self, calls: u32) -> bool {
+        let least = if sleep::has_background_thread() { CALLS_TO_FOLD } else { CALLS_WITHOUT_THREAD };
+        // Powers of two.
+        let part = (1 << calls.ilog2()) / PART_TO_FOLD;
+        let every = part.clamp(least, MAX_CALLS_TO_FOLD);
+        // The lines of CPUs lie side by side.
+        let number = (&raw const *self).addr() / size_of::<Tally>();
+        calls.wrapping_add(number as u32) & (every - 1) == 0
     }
 
     /// Whether so many objects are not folded yet that observers would be misled.

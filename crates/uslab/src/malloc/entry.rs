@@ -161,8 +161,9 @@ unsafe fn free_for(pointer: *mut u8, release: Release) {
         return report_unknown(pointer, "free");
     };
     let owner = pages::owner(page);
-    // A sized free comes here only because its class counts allocations (`profiled`).
-    if profiled::state::has_begun() {
+    // A sized free comes here only because its class counts allocations (`profiled`) or has a row
+    // for each node, and then the page map names the right one.
+    if profiled::state::has_begun() || os::cpu::has_nodes() {
         // SAFETY: the owner comes from the page map; the caller's promise.
         match unsafe { rseq::push_tested(owner.slots(), pointer) } {
             Pushed::Done => return,

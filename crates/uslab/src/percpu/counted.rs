@@ -31,8 +31,10 @@ use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
 
 /// The size of a counted sheaf.
 const SIZE: Size = Size(2);
-/// The room of a counted sheaf, whose own word says 0, for a debugger.
-pub(super) const FACTS: &[Fact] = &[Fact::new("counted.capacity", SIZE.capacity())];
+/// The size of the largest sheaf of a lending row.
+pub(super) const LENDING_SIZE: Size = Size(4);
+/// The room of the largest counted sheaf, whose own word says 0, for a debugger.
+pub(super) const FACTS: &[Fact] = &[Fact::new("counted.capacity", LENDING_SIZE.capacity())];
 /// Objects that a refill serves at most: a sheaf's, and one for the caller.
 pub const MAX_COUNTED: usize = SIZE.capacity() + 1;
 
@@ -125,21 +127,32 @@ impl CpuCache {
     ///
     /// The sheaf is taken out, filled in its place, and put back: the objects are copied once.
     pub fn take_counted(&self, charged: usize) -> *mut u8 {
-        let Some(access) = self.counted_access() else { return self.take_one_counted(charged) };
-        let have = self.open_counted(&access);
+        let node = self.this_node();
+        // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
+        let Some(access) = (unsafe { Sequences::new(self.counted_slots(), Some(node)) }) else {
+            return self.take_one_counted(charged);
+        };
+        self.used.add_cpu(access.cpu());
+        let have = match exchange_main(&access, dummy()) {
+            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
+            _ => sheaf::alloc(SIZE, node),
+        };
         if have.is_null() {
             return self.take_one_counted(charged);
         }
+        reopen(have);
         let mut sheaf = Owned(have);
         // Usually 0; another thread may have filled it meanwhile.
         let count = sheaf.count();
-        let n = if self.is_bypassed() { charged.min(1) } else { charged.min(MAX_COUNTED - count) };
+        let n = if self.is_bypassed() { 1 } else { sheaf.capacity() - count + 1 };
+        let n = charged.min(n);
         let rest = &mut sheaf.places()[count..count + n - 1];
-        // SAFETY: the slots are the cache's, and `rest` has room for so many.
+        let row = self.slots()[node * self.cpus..].as_ptr();
+        // SAFETY: the row is the cache's, and `rest` has room for so many.
         let (mut object, mut got) = unsafe {
             // The one that was freed last.
-            let object = rseq::pop(self.fast_slots());
-            (object, rseq::pop_bulk(self.fast_slots(), rest.len(), rest.as_mut_ptr()))
+            let object = rseq::pop(row);
+            (object, rseq::pop_bulk(row, rest.len(), rest.as_mut_ptr()))
         };
         if object.is_null() || got < rest.len() {
             (object, got) = self.fill_counted(object, rest, got);
@@ -180,47 +193,9 @@ impl CpuCache {
         out[0]
     }
 
-    /// Puts objects into the counted sheaf of this CPU. Those that find no room are freed.
-    pub(super) fn install_counted(&self, objects: &[*mut u8]) {
-        let Some(access) = self.counted_access() else { return self.discard(objects) };
-        // A sheaf without objects stands in for the dummy, whose line all CPUs would write.
-        if objects.is_empty() && !is_dummy(access.slot().main.load(Relaxed)) {
-            return;
-        }
-        let have = self.open_counted(&access);
-        if have.is_null() {
-            return self.discard(objects);
-        }
-        let put = Owned(have).push_from(objects);
-        self.put_counted(&access, have);
-        self.discard(&objects[put..]);
-    }
-
-    /// This CPU's slot of the counted row; `None` if the CPU has none.
-    #[inline]
-    fn counted_access(&self) -> Option<Sequences<'_>> {
-        // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
-        unsafe { Sequences::new(self.counted_slots(), Some(self.this_node())) }
-    }
-
-    /// Takes the counted sheaf of a slot out, or makes one. The thread owns it, and it has its
-    /// capacity. Null without memory.
-    #[inline]
-    fn open_counted(&self, access: &Sequences<'_>) -> *mut Sheaf {
-        self.used.add_cpu(access.cpu());
-        let have = match exchange_main(access, dummy()) {
-            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
-            _ => sheaf::alloc(SIZE, access.node().unwrap_or(0)),
-        };
-        if !have.is_null() {
-            reopen(have);
-        }
-        have
-    }
-
     /// Puts a counted sheaf that the thread owns, and that has its capacity, into its slot. Objects
     /// that find no place are freed.
-    fn put_counted(&self, access: &Sequences<'_>, sheaf: *mut Sheaf) {
+    pub(super) fn put_counted(&self, access: &Sequences<'_>, sheaf: *mut Sheaf) {
         // SAFETY: the thread owns the sheaf.
         unsafe { (*sheaf).capacity.store(0, Relaxed) };
         let left_over = match exchange_main(access, sheaf) {
@@ -260,7 +235,7 @@ impl CpuCache {
 
 /// Exchanges the main sheaf of a counted slot. The table of owners does not know counted sheaves:
 /// they have no capacity.
-fn exchange_main(access: &Sequences<'_>, new: *mut Sheaf) -> Exchanged {
+pub(super) fn exchange_main(access: &Sequences<'_>, new: *mut Sheaf) -> Exchanged {
     // SAFETY: the dummy, or a sheaf of this cache that the caller owns.
     unsafe { access.exchange(Which::Main, new) }
 }
@@ -276,7 +251,7 @@ pub(super) fn sheaf_region(sheaf: *mut Sheaf) -> Option<Region> {
     if sheaf.is_null() || is_dummy(sheaf) {
         return None;
     }
-    let room = if is_counted(sheaf) { SIZE.capacity() } else { Owned(sheaf).capacity() };
+    let room = if is_counted(sheaf) { sheaf::room(sheaf) } else { Owned(sheaf).capacity() };
     let bytes = SHEAF_HEADER_BYTES + room * size_of::<*mut u8>();
     Some(Region { kind: "sheaf", start: sheaf.addr(), bytes })
 }
@@ -286,7 +261,7 @@ pub(super) fn reopen(sheaf: *mut Sheaf) -> bool {
     let is_counted = is_counted(sheaf);
     if is_counted {
         // SAFETY: the caller owns it, and it was made with this capacity.
-        unsafe { (*sheaf).capacity.store(SIZE.capacity() as u32, Relaxed) };
+        unsafe { (*sheaf).capacity.store(sheaf::room(sheaf) as u32, Relaxed) };
     }
     is_counted
 }

@@ -41,6 +41,7 @@ mod flush_idle;
 mod fork;
 mod hidden;
 mod hidden_row;
+mod lending;
 pub mod local;
 mod ownership;
 mod refill;

@@ -12,7 +12,7 @@
 //!
 //! An allocation does not know its node by the same instructions: tables of sizes and handles of
 //! caches name one row. This is the **lending row**. The slow path moves some objects of the CPU's
-//! own node there, at most [`MAX_COUNTED`]. Its sheaves have no room, like those of counted rows
+//! own node there ([`super::lending`]). Its sheaves have no room, like those of counted rows
 //! (`counted`), which share their code: a free that does not ask the page map finds them full. Then
 //! the slow path asks it, and pushes to the row of the object's node.
 //!
@@ -28,9 +28,7 @@
 
 use super::CpuCache;
 use super::access::Home;
-use super::counted::MAX_COUNTED;
 use super::hidden;
-use crate::os;
 use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy_of, dummy_slots, mode};
 use crate::slab::Slabs;
 use core::sync::atomic::Ordering::Relaxed;
@@ -123,30 +121,6 @@ impl CpuCache {
     /// Whether other CPUs may take the objects of a slot with this home by whole sheaves.
     pub(super) fn may_share(&self, home: Home) -> bool {
         home.is_pure || self.nodes == 1
-    }
-
-    /// Takes an object, and leaves some more in the lending row of this CPU. Null without memory.
-    pub(super) fn take_and_lend(&self) -> *mut u8 {
-        let mut objects = [core::ptr::null_mut(); MAX_COUNTED];
-        let is_run = self.slabs().geometry().is_run();
-        let most = if is_run || !self.has_sheaves() || self.is_hiding() {
-            1
-        } else {
-            self.capacity().clamp(1, MAX_COUNTED)
-        };
-        // A limit may leave memory for one.
-        let n = if most > 1 && self.alloc_from_rows(&mut objects[..most]) {
-            most
-        } else if self.alloc_from_rows(&mut objects[..1]) {
-            1
-        } else {
-            return core::ptr::null_mut();
-        };
-        if n > 1 {
-            let _errno = os::errno::Preserved::new();
-            self.install_counted(&objects[..n - 1]);
-        }
-        objects[n - 1]
     }
 
     /// Frees an object into this CPU's sheaf for its node, where the caller did not ask the page

@@ -173,6 +173,13 @@ pub fn is_sheaf(sheaf: *mut Sheaf) -> bool {
     is_whole(is_sheaf, "sheaf", sheaf, "its place, capacity and count are those of a sheaf")
 }
 
+/// The room of a sheaf, which is not the dummy, whatever its own word says. 0 where the page map
+/// knows no sheaf of a size there.
+pub(super) fn room(sheaf: *mut Sheaf) -> usize {
+    let size = pages::owner_of(sheaf.cast()).map_or(0, Owner::id).wrapping_sub(FIRST_ID);
+    if usize::from(size) < SIZES { Size(size as u8).capacity() } else { 0 }
+}
+
 /// Allocates memory for `bytes`, at most a page, aligned to 64: for what a thread keeps beside its
 /// sheaves. Returns null if memory is used up. [`free_memory`] frees it.
 pub fn alloc_memory(bytes: usize, node: usize) -> *mut u8 {
@@ -269,6 +276,13 @@ impl Owned {
         out[..n].copy_from_slice(&objects[left..]);
         self.set_count(left);
         n
+    }
+
+    /// Takes the object that was put last; null if there is none.
+    pub fn pop(&mut self) -> *mut u8 {
+        let object = self.objects().last().copied().unwrap_or_default();
+        self.set_count(self.count().saturating_sub(1));
+        object
     }
 
     /// Adds as many of `objects` as there is room for; returns how many.

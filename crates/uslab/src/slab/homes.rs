@@ -52,6 +52,15 @@ impl Slabs {
         owner == self.owner || (self.owner_distance != 0 && self.is_owned_by_other(owner))
     }
 
+    /// Whether `owner` is one of these slabs', which have an owner of each node. `owner` must come
+    /// from the page map.
+    #[inline]
+    pub fn is_owned_by_a_row(&self, owner: Owner) -> bool {
+        // Whatever owner lies between the first one's slots and the last one's end is one of them.
+        let distance = owner.slots().addr().wrapping_sub(self.owner.slots().addr());
+        distance < self.owner_distance * self.nodes().len()
+    }
+
     fn is_owned_by_other(&self, owner: Owner) -> bool {
         let distance = owner.slots().addr().wrapping_sub(self.owner.slots().addr());
         distance.is_multiple_of(self.owner_distance) && distance / self.owner_distance < self.nodes().len()
