@@ -123,6 +123,85 @@ fn chunks_that_were_filled_with_small_pages_get_huge_ones_in_a_large_heap() {
     });
 }
 
+/// What the kernel tells about the mapping at `start`.
+fn mapping_at(start: usize) -> String {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let found = text.find(&format!("\n{start:x}-")).expect("a mapping starts there");
+    let rest = &text[found + 1..];
+    let end = rest.find("VmFlags:").and_then(|flags| rest[flags..].find('\n').map(|line| flags + line));
+    rest[..end.expect("flags end the entry")].to_owned()
+}
+
+#[test]
+fn memory_of_the_programs_own_is_left_alone() {
+    in_both_modes("memory_of_the_programs_own_is_left_alone", &[], || {
+        let first = objects(10 * MIB);
+        let top = *first.iter().max().unwrap() as usize;
+        // The first free place behind the heap, which the heap will grow around.
+        let (access, bytes) = (libc::PROT_READ | libc::PROT_WRITE, 4 * MIB);
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let own = (1..1000)
+            .map(|chunk| (top & !(2 * MIB - 1)) + chunk * 2 * MIB)
+            // SAFETY: a fresh mapping, which replaces none.
+            .find(|&place| unsafe {
+                libc::mmap(place as *mut _, bytes, access, kind, -1, 0) as usize == place
+            })
+            .expect("a free place");
+        // SAFETY: this test's own mapping.
+        unsafe {
+            libc::madvise(own as *mut _, bytes, libc::MADV_NOHUGEPAGE);
+            (own as *mut u8).write_bytes(7, bytes);
+        }
+        let rest = objects(64 * MIB);
+        if are_available() && can_collapse() {
+            until("chunks are collapsed", || huge_bytes() >= 60 * MIB);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let found = mapping_at(own);
+        assert!(found.contains(" nh") && found.contains("AnonHugePages:         0 kB"), "{found}");
+        free_all(first.into_iter().chain(rest));
+    });
+}
+
+#[test]
+fn what_limits_do_not_count_gets_no_memory() {
+    use std::os::unix::fs::FileExt;
+    const BYTES: usize = 12_000;
+    in_both_modes("what_limits_do_not_count_gets_no_memory", &[], || {
+        let uncounted = || {
+            let usage = uslab::stats::usage();
+            resident_bytes().saturating_sub((usage.used_bytes + usage.dirty_bytes) as usize)
+        };
+        let mut all = objects_of(BYTES, BYTES, 80 * MIB);
+        let mut index = 0;
+        all.retain(|&object| {
+            index += 1;
+            let is_kept = index % 4 == 0;
+            if !is_kept {
+                // SAFETY: allocated by `objects_of`, and forgotten.
+                unsafe { free(object) };
+            }
+            is_kept
+        });
+        uslab::trim(0);
+        // A dump of the memory maps the page of zeroes where there is none.
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        let (start, end) = (*all.iter().min().unwrap() as usize, *all.iter().max().unwrap() as usize);
+        let mut read = vec![0u8; MIB];
+        let before_bytes = uncounted();
+        for at in (start..end).step_by(MIB) {
+            let _ = memory.read_at(&mut read, at as u64);
+        }
+        let rest = objects(64 * MIB);
+        std::thread::sleep(Duration::from_millis(500));
+        let grown_bytes = uncounted().saturating_sub(before_bytes);
+        // Descriptors of the new objects' pages, and the lists of this test.
+        assert!(grown_bytes <= 4 * MIB, "{grown_bytes} bytes that nothing counts");
+        uslab::debug::validate().unwrap();
+        free_all(all.into_iter().chain(rest));
+    });
+}
+
 #[test]
 fn memory_that_a_fork_shares_stays_shared() {
     in_both_modes("memory_that_a_fork_shares_stays_shared", &[], || {

@@ -112,8 +112,8 @@ pub fn set_decay(decay: Option<Duration>) {
 ///
 /// By default, huge pages back the memory of a heap of 20 MiB or more that grows and has little
 /// free memory; that of objects beyond a page only while the program touches nearly all of it. The
-/// background thread has the kernel move what such a heap filled before into huge pages, where it
-/// is resident as a whole and was never shared with a fork's child (`MADV_COLLAPSE`, Linux 6.1).
+/// background thread has the kernel move most of what such a heap filled before into huge pages,
+/// where all of it is resident and no fork has shared it (`MADV_COLLAPSE`, Linux 6.1).
 ///
 /// A huge page saves 511 page faults and most misses of the processor's address translation; a
 /// program of many objects runs faster on them. All of it is resident from the first touch on.
