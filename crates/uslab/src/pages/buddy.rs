@@ -32,7 +32,6 @@ use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
-use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use density::Probes;
 pub(super) use huge::revoke;
@@ -49,6 +48,7 @@ mod huge;
 pub(super) mod limits;
 mod nodes;
 mod search;
+mod sparse;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
@@ -200,71 +200,9 @@ impl Buddy {
         self.note_taken(run, pages).then_some(run)
     }
 
-    /// See [`super::sparse::alloc_sparse`].
-    pub fn alloc_sparse(
-        &mut self,
-        order: u32,
-        needed: u64,
-        fill: Fill,
-        home: Home,
-    ) -> Option<(PageIndex, u64)> {
-        invariant!(order <= 6, "a mask has a bit for each page of a sparse run", order);
-        if !self.is_possible(needed.count_ones() as usize, order) {
-            return None;
-        }
-        let pages = 1 << order;
-        let run = self.alloc_in_chunk(pages, order, fill, home)?;
-        let (index, first) = (run.first.0 as usize / CHUNK_PAGES, run.first.0 as usize % CHUNK_PAGES);
-        // SAFETY: the chunk has a page in use, so it is committed, and `&mut self` is the lock.
-        let charged = needed | unsafe { (*arena::chunk(index)).memory_mask(first, pages) };
-        self.note_taken(run, charged.count_ones() as usize).then(|| {
-            self.note_uncharged(run.first, (pages - charged.count_ones() as usize) as isize);
-            (run.first, charged)
-        })
-    }
-
-    /// See [`super::sparse::charge`].
-    pub fn charge_of(&mut self, first: PageIndex, pages: usize) -> bool {
-        let is_charged = self.charge(pages);
-        if is_charged {
-            self.note_uncharged(first, -(pages as isize));
-        }
-        is_charged
-    }
-
-    /// See [`super::sparse::uncharge`].
-    pub fn uncharge_of(&mut self, first: PageIndex, pages: usize) {
-        self.uncharge(pages);
-        self.note_uncharged(first, pages as isize);
-    }
-
-    /// Of the chunk of a sparse run, so many more pages are not charged.
-    fn note_uncharged(&mut self, first: PageIndex, more: isize) {
-        // SAFETY: the run is in use, so its chunk is committed; `&mut self` is the lock.
-        let pages = unsafe { &mut (*arena::chunk(first.0 as usize / CHUNK_PAGES)).uncharged_pages };
-        let now = usize::from(*pages).checked_add_signed(more).filter(|&now| now <= CHUNK_PAGES);
-        invariant!(now.is_some(), "uncharged pages are counted", *pages);
-        *pages = now.unwrap_or(0) as u16;
-    }
-
     /// Whether all pages of chunk `index` are free.
     pub fn is_whole(&self, index: usize) -> bool {
         Index::Whole.has(index)
-    }
-
-    /// See [`super::sparse::free_sparse`]. Returns the dirty pages that there are now.
-    pub fn free_sparse(&mut self, first: PageIndex, order: u32, charged: u64) -> usize {
-        let (index, at) = (first.0 as usize / CHUNK_PAGES, first.0 as usize % CHUNK_PAGES);
-        let is_taken_back = self.with_chunk(index, |chunk| chunk.free_sparse(at, 1 << order, charged));
-        let address = arena::address_of(first);
-        if !is_whole(is_taken_back, "run", address, "pages that are freed were in use") {
-            return self.dirty_pages;
-        }
-        self.leave_policy(index);
-        self.operations = self.operations.saturating_add(1);
-        self.note_uncharged(first, charged.count_ones() as isize - (1 << order));
-        self.uncharge(charged.count_ones() as usize);
-        self.dirty_pages
     }
 
     fn alloc_in_chunk(&mut self, pages: usize, align_order: u32, fill: Fill, home: Home) -> Option<Run> {
@@ -330,18 +268,6 @@ impl Buddy {
         }
         self.note_long(first..first + count);
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
-    }
-
-    /// A run lies in these chunks. If it is several, the kernel may have to move them as one, so
-    /// they must have the same advice: none is collapsed alone.
-    fn note_long(&mut self, chunks: Range<usize>) {
-        if chunks.len() > 1 {
-            for index in chunks {
-                // SAFETY: a part of the run is in use, so the chunk is committed; `&mut self` is the
-                // lock.
-                unsafe { (*arena::chunk(index)).sparse_pages = Some(u16::MAX) };
-            }
-        }
     }
 
     fn grow(&mut self, wanted: usize, least: usize) -> Option<()> {

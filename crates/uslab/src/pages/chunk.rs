@@ -48,11 +48,11 @@ pub struct Chunk {
     pub is_huge: bool,
     /// The library's advice to the kernel for the chunk's addresses.
     pub advice: Advice,
-    /// The pages of all runs but dense ones ([`super::Fill::Dense`]) that came from the chunk since it
-    /// was wholly free. `None` before its first run, and of a chunk that is not the library's.
+    /// The pages of all runs but dense ones ([`super::Fill::Dense`]) that came from the chunk since
+    /// it was wholly free. `None` before its first run, and of a chunk that is not the library's.
     pub sparse_pages: Option<u16>,
-    /// Pages of sparse runs that are not charged.
-    pub uncharged_pages: u16,
+    /// Pages of sparse runs that are not charged; see `buddy/sparse.rs`.
+    pub uncharged_pages: i16,
 }
 
 /// The library's advice to the kernel about huge pages for a chunk. Zeroed memory is

@@ -24,6 +24,7 @@ use crate::os::config::HugePages;
 use crate::pages::chunk::{Advice, Chunk};
 use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, bound, huge};
 use crate::sync::in_flight;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Chunks that a search walks over under the lock: some microseconds.
@@ -47,8 +48,8 @@ pub(super) fn note_fork() {
     FIRST_OWN.store(arena::chunks_committed(), Relaxed);
 }
 
-/// Moves resident chunks with small pages into huge pages. The background thread calls this while the
-/// process grows.
+/// Moves resident chunks with small pages into huge pages. The background thread calls this while
+/// the process grows.
 pub fn collapse_resident() {
     for _ in 0..MOST_COLLAPSED {
         let Some(index) = lock().choose() else { return };
@@ -91,10 +92,22 @@ impl Buddy {
         // A purge has revoked the advice already, or the program allocated all of it anew.
         if chunk.is_huge && chunk.advice == Advice::Huge {
             self.with_chunk(index, Chunk::break_huge);
-            // SAFETY: the chunk has a page in use, or else it would not count as huge; it is mapped.
+            // SAFETY: the chunk counts as huge, so it has a page in use, and is mapped.
             if unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) } {
                 // SAFETY: as above.
                 self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Revoked);
+            }
+        }
+    }
+
+    /// A run lies in these chunks. If it is several, the kernel may have to move them as one, so
+    /// they must have the same advice: none is collapsed alone.
+    pub(super) fn note_long(&mut self, chunks: Range<usize>) {
+        if chunks.len() > 1 {
+            for index in chunks {
+                // SAFETY: a part of the run is in use, so the chunk is committed, and `&mut self` is
+                // the lock.
+                unsafe { (*arena::chunk(index)).sparse_pages = Some(u16::MAX) };
             }
         }
     }
