@@ -105,8 +105,7 @@ impl Buddy {
     pub(super) fn note_long(&mut self, chunks: Range<usize>) {
         if chunks.len() > 1 {
             for index in chunks {
-                // SAFETY: a part of the run is in use, so the chunk is committed, and `&mut self` is
-                // the lock.
+                // SAFETY: the run is in use, so its chunks are committed; `&mut self` is the lock.
                 unsafe { (*arena::chunk(index)).sparse_pages = Some(u16::MAX) };
             }
         }

@@ -49,9 +49,9 @@ impl Buddy {
     /// So many more pages of the chunk are not charged. A purge notes it after the pages' bits are
     /// cleared, and a thread that charges them again may come first: the sum is then below zero.
     fn note_uncharged(&mut self, first: PageIndex, more: isize) {
-        // SAFETY: the run is in use, so its chunk is committed; `&mut self` is the lock.
+        // SAFETY: the run is the caller's, so its chunk is committed; `&mut self` is the lock.
         let pages = unsafe { &mut (*arena::chunk(first.0 as usize / CHUNK_PAGES)).uncharged_pages };
-        *pages += more as i16;
+        *pages = pages.wrapping_add(more as i16);
         invariant!(
             usize::from(pages.unsigned_abs()) <= CHUNK_PAGES,
             "uncharged pages lie in the chunk",
