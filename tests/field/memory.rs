@@ -8,7 +8,10 @@ both_modes!(
     locked_refused => frees_do_not_retry_a_refused_purge,
     locked_kept => |mode| run("locked", &["kept"], mode),
     // The library asks the kernel nothing that an allocator needs not ask.
-    sandboxed => |mode| run("sandboxed", &[], mode),
+    sandboxed => |mode| run("sandboxed", &["early"], mode),
+    sandboxed_later => |mode| run("sandboxed", &["late"], mode),
+    sandboxed_thread => |mode| run("sandboxed", &["thread"], mode),
+    serviced => |mode| run("sandboxed", &["service"], mode),
     address_space_later => |mode| run("address_space", &["later"], mode),
     address_space_back => |mode| limited("as", mode),
     data_back => |mode| limited("data", mode),

@@ -21,11 +21,6 @@ impl Answer {
         }
     }
 
-    /// Whether the answer is no; false before [`Answer::learn`].
-    pub fn is_no(&self) -> bool {
-        self.0.load(Relaxed) == NO
-    }
-
     /// Whether the answer is yes; false before [`Answer::learn`].
     pub fn is_yes(&self) -> bool {
         self.0.load(Relaxed) == YES

@@ -10,12 +10,10 @@ static IS_AVAILABLE: Answer = Answer::unknown();
 /// The system page that has huge pages of 2 MiB.
 const SMALL_BYTES: usize = 4096;
 
-/// Finds out, once, whether a range that is advised gets huge pages of 2 MiB, and whether the
-/// kernel may be asked what is resident.
+/// Finds out, once, whether a range that is advised gets huge pages of 2 MiB.
 ///
 /// Must not be called on the background thread: the program could take the descriptor for its own.
 pub fn learn() {
-    super::filter::learn();
     IS_AVAILABLE.learn(|| super::memory::page_bytes() == SMALL_BYTES && is_enabled() && !is_disabled_here());
 }
 

@@ -185,14 +185,6 @@ pub fn next_address(bytes: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-/// Whether the page at `start` is mapped. False also where the kernel refuses to answer.
-pub fn is_mapped(start: usize) -> bool {
-    let mut residence = 0u8;
-    // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
-    // not mapped.
-    unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) == 0 }
-}
-
 /// Whether the program locks what it maps (`mlockall(MCL_FUTURE)`): then the kernel refuses to take
 /// memory from the page at `start`. A filter of system calls that lets the program allocate allows
 /// this question. It may end the program for `mincore`.

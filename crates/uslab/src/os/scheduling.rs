@@ -49,7 +49,7 @@ pub fn note_first() {
     FIRST_CPUS_BYTES.store(bytes, Relaxed);
     FIRST_POLICY.store(policy(first), Relaxed);
     FIRST_NICE.store(nice(first), Relaxed);
-    if !filter::note_first() {
+    if !filter::is_on() {
         FIRST_MEMORY_MODE.store(memory_mode(), Relaxed);
     }
 }
