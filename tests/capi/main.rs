@@ -138,6 +138,12 @@ fn loaded_late_and_closed() {
     run_in_both("late", &Program::new(late).arg(prefix().join("lib/libuslab.so.1")));
 }
 
+#[test]
+fn loaded_late_by_a_thread_that_is_not_the_first() {
+    let late = program("late-first", "tests/capi/late_first.c", "c11", Link::None);
+    run_in_both("late-first", &Program::new(late).arg(prefix().join("lib/libuslab.so.1")));
+}
+
 /// Caches and threads that use them, while the background thread drains idle slots.
 #[test]
 fn with_the_background_thread() {

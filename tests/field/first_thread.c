@@ -5,9 +5,14 @@
  *   first_thread before   the heap is large when the first thread ends
  *   first_thread after    it grows afterwards
  *   first_thread child    a thread forks; in the child it grows the heap and ends
+ *   first_thread raw      as `child`, by the system call, so that no fork handler runs
+ *   first_thread alone    there is no other thread, so that the library's thread is the last one,
+ *                         and exit handlers run on it: with the first thread's signals
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "check.h"
@@ -35,12 +40,12 @@ static void *work(void *how) {
     return NULL;
 }
 
-static void *fork_here(void *unused) {
-    pid_t child = fork();
+static void *fork_here(void *how) {
+    pid_t child = strcmp(how, "raw") == 0 ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
     CHECK(child >= 0);
     if (child == 0) {
         grow();
-        return unused;
+        return how;
     }
     int status;
     for (int tries = 0; waitpid(child, &status, WNOHANG) != child; tries++) {
@@ -49,14 +54,34 @@ static void *fork_here(void *unused) {
     }
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     puts("ok");
-    return unused;
+    return how;
+}
+
+static void check_signals(void) {
+    sigset_t blocked;
+    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &blocked) == 0);
+    CHECK(sigismember(&blocked, SIGUSR1) == 1);
+    for (int signal = 1; signal < 32; signal++)
+        CHECK(signal == SIGUSR1 || sigismember(&blocked, signal) == 0);
+    puts("ok");
+}
+
+static void end_alone(void) {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    CHECK(pthread_sigmask(SIG_SETMASK, &blocked, NULL) == 0);
+    CHECK(atexit(check_signals) == 0);
+    grow();
+    pthread_exit(NULL);
 }
 
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     pthread_t thread;
-    if (strcmp(argv[1], "child") == 0) {
-        CHECK(pthread_create(&thread, NULL, fork_here, NULL) == 0);
+    if (strcmp(argv[1], "alone") == 0) end_alone();
+    if (strcmp(argv[1], "child") == 0 || strcmp(argv[1], "raw") == 0) {
+        CHECK(pthread_create(&thread, NULL, fork_here, argv[1]) == 0);
         pthread_join(thread, NULL);
         return 0;
     }

@@ -2,7 +2,8 @@
  * Locked memory.
  *
  *   locked unprivileged HOW WHEN   mlockall by a user with RLIMIT_MEMLOCK of 8 MiB, the default of
- *                                  distributions. HOW is `current`, `future` or `both`, WHEN
+ *                                  distributions. HOW is `current`, `future`, `both`, or
+ *                                  `onfault`: both, but a page when it is touched. WHEN is
  *                                  `before` or `after` the first allocation.
  *   locked refused                 the kernel refuses every purge, as it does for locked pages: few
  *                                  calls are made in vain, for any number of freed blocks.
@@ -43,6 +44,7 @@ static size_t use(size_t most) {
             CHECK(errno == ENOMEM);
             break;
         }
+        CHECK(errno == 0);
         memset(object, 1, 1000);
         object->next = first;
         first = object;
@@ -60,6 +62,7 @@ static void unprivileged(const char *how, const char *when) {
     int flags = 0;
     if (strcmp(how, "future") != 0) flags |= MCL_CURRENT;
     if (strcmp(how, "current") != 0) flags |= MCL_FUTURE;
+    if (strcmp(how, "onfault") == 0) flags |= MCL_ONFAULT;
     if (strcmp(when, "after") == 0) CHECK(use(100000) == 100000);
     CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
     if (geteuid() == 0) CHECK(setresuid(65534, 65534, 65534) == 0);

@@ -23,7 +23,7 @@ both_modes!(
 fn unprivileged_programs_lock_their_memory(mode: Mode) {
     let scratch = Scratch::new("locked-unprivileged");
     let program = compile(&scratch, "locked", &[]);
-    for how in ["current", "future", "both"] {
+    for how in ["current", "future", "both", "onfault"] {
         for when in ["before", "after"] {
             let outcome = Program::new(&program).args(["unprivileged", how, when]).run_clean(&scratch, mode);
             outcome.expect(outcome.stdout() == "ok\n", &format!("{how} {when}"));

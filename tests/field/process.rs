@@ -18,7 +18,7 @@ both_modes! {
     vfork_where_rseq_is_refused => falls_back,
     // The library's thread does not keep a process that has no other one left.
     ends_with_its_last_thread => |mode| {
-        for when in ["before", "after", "child"] {
+        for when in ["before", "after", "child", "raw", "alone"] {
             run("first_thread", &[when], mode);
         }
     },

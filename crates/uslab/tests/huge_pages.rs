@@ -64,7 +64,7 @@ fn free_all(objects: impl IntoIterator<Item = *mut u8>) {
 }
 
 /// Waits until `is_met`.
-fn until(what: &str, is_met: impl Fn() -> bool) {
+fn until(what: &str, mut is_met: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_met() {
         assert!(start.elapsed() < Duration::from_secs(30), "{what}: {} huge bytes", huge_bytes());
@@ -120,6 +120,49 @@ fn chunks_that_were_filled_with_small_pages_get_huge_ones_in_a_large_heap() {
         free_all(all);
         until("free memory goes back", || uslab::stats::usage().dirty_bytes <= MIB);
         uslab::debug::validate().unwrap();
+    });
+}
+
+#[test]
+fn a_chunk_whose_pages_the_kernel_uses_gets_its_huge_page_later() {
+    in_both_modes("a_chunk_whose_pages_the_kernel_uses_gets_its_huge_page_later", &[], || {
+        let mut all = objects(16 * MIB);
+        // A page of each chunk waits in a pipe.
+        let mut pipe = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        let mut chunks: Vec<usize> = all.iter().map(|&object| object as usize & !(2 * MIB - 1)).collect();
+        chunks.sort_unstable();
+        chunks.dedup();
+        for &chunk in &chunks {
+            let object = all.iter().find(|&&object| object as usize & !(2 * MIB - 1) == chunk).unwrap();
+            let part = libc::iovec { iov_base: object.cast(), iov_len: 1 };
+            // SAFETY: a byte of a live object, which is not written to meanwhile.
+            assert_eq!(unsafe { libc::vmsplice(pipe[1], &part, 1, 0) }, 1);
+        }
+        all.extend(objects(48 * MIB));
+        let can = are_available() && can_collapse();
+        if can {
+            let most_bytes = 64 * MIB - chunks.len() * 2 * MIB;
+            until("other chunks are collapsed", || huge_bytes() >= most_bytes - 4 * MIB);
+            std::thread::sleep(Duration::from_millis(500));
+            assert!(huge_bytes() <= most_bytes + 4 * MIB, "{} huge bytes", huge_bytes());
+        }
+        // SAFETY: the pipe of this test.
+        unsafe {
+            libc::close(pipe[0]);
+            libc::close(pipe[1]);
+        }
+        if can {
+            // Searches take place while the process grows.
+            until("the chunks are collapsed", || {
+                all.extend(objects(5 * MIB));
+                std::thread::sleep(Duration::from_millis(100));
+                huge_bytes() + 4 * MIB >= all.len() * OBJECT_BYTES
+            });
+        }
+        uslab::debug::validate().unwrap();
+        free_all(all);
     });
 }
 

@@ -86,6 +86,7 @@ fn start() {
         // parent would take the thread for its own.
         Relation::Sharing => return,
     }
+    os::first::watch_if_first();
     let now_ms = os::clock::coarse_ms();
     if now_ms < NEXT_TRY_MS.load(Relaxed) || STATE.compare_exchange(NONE, STARTING, Acquire, Relaxed).is_err()
     {
@@ -107,9 +108,6 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     os::sleep::begin();
     let mut looks = Looks::new();
     loop {
-        if os::first::has_ended() {
-            break;
-        }
         if let Some(listen) = hooks::get().listen {
             listen(looks);
             break;
@@ -118,6 +116,9 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             os::sleep::until_activity(trim::trim_idle, requests::look());
         }
         os::sleep::for_ms(looks.left_ms());
+        if os::first::has_ended() {
+            break;
+        }
         requests::serve();
         // Without a layer above, only the environment sets a limit.
         trim::keep_soft();
@@ -125,6 +126,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     }
     os::sleep::end();
     STATE.store(FORBIDDEN, Release);
+    os::first::take_over_signals();
     core::ptr::null_mut()
 }
 

@@ -7,18 +7,28 @@
 //!
 //! A key of thread-specific data tells of that end: its destructor runs when the thread ends, and
 //! not when the process exits. [`watch`] never allocates as long as the program has few keys.
+//!
+//! The library's thread may still be the last one to end. The C library then runs the program's
+//! exit handlers on it, so it takes the first thread's signals over, see [`take_over_signals`].
+//!
+//! Limit: where another thread loads the library, or makes a raw `fork` system call in the parent,
+//! the first thread is watched once it starts the background thread. Where a third one starts it,
+//! the first thread is never watched.
 
 use super::process::{self, Relation, THREADS};
-use super::{file, sleep, thread};
+use super::{file, signal, sleep, thread};
 use core::ffi::c_void;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// The key and one; 0 before there is one.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
+/// The signals that the first thread blocked when it ended.
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+
 /// Watches for the end of the calling thread, which matters if it is the process's first one.
-/// Called when the library is loaded.
+/// Called when the library is loaded, before another thread can call it.
 pub fn watch() {
     if KEY.load(Relaxed) == 0 {
         let mut key: libc::pthread_key_t = 0;
@@ -34,6 +44,18 @@ pub fn watch() {
     unsafe { libc::pthread_setspecific(KEY.load(Relaxed) - 1, value) };
 }
 
+/// [`watch`], if the calling thread is the process's first one. A system call; may be repeated.
+pub fn watch_if_first() {
+    if is_first() {
+        watch();
+    }
+}
+
+/// Whether the calling thread is the process's first one.
+fn is_first() -> bool {
+    thread::id() == file::process_id()
+}
+
 /// In a fork child the calling thread is the first one.
 pub fn reset_in_child() {
     THREADS.first_has_ended.store(false, SeqCst);
@@ -45,12 +67,26 @@ pub fn has_ended() -> bool {
     THREADS.first_has_ended.load(SeqCst)
 }
 
+/// If the first thread has ended, blocks the signals that it blocked, and no others. A library
+/// thread must call this last: it may be the process's last thread, whose exit handlers may need
+/// signals.
+///
+/// The program's handlers may run on the calling thread from now on. None runs for a signal that
+/// the first thread left to another one: a program that waits for its signals (`sigwait`) blocks
+/// them in each thread, and one that is not blocked ends the process.
+pub fn take_over_signals() {
+    if has_ended() {
+        signal::restore(BLOCKED.load(Relaxed));
+    }
+}
+
 /// The end of a watched thread.
 ///
 /// # Safety
 /// The C library must call it, as a key's destructor.
 unsafe extern "C" fn ended(_: *mut c_void) {
-    if thread::id() == file::process_id() && process::relation() != Relation::Sharing {
+    if is_first() && process::relation() != Relation::Sharing {
+        BLOCKED.store(signal::blocked(), Relaxed);
         THREADS.first_has_ended.store(true, SeqCst);
         sleep::wake();
     }

@@ -61,19 +61,40 @@ pub fn can_collapse() -> bool {
     !LACKS_COLLAPSE.load(Relaxed)
 }
 
-/// Has the kernel move what the huge page's bytes at `start` hold into a huge page, now. False if
-/// it refuses: it has no huge page free, or pages are pinned. The contents stay.
+/// The result of [`collapse`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Collapse {
+    /// A huge page holds the contents.
+    Done,
+    /// The kernel uses some of the pages, for I/O for instance. Later it may do it.
+    Busy,
+    /// The kernel has no huge page free, or the process's group is at its limit.
+    NoMemory,
+    /// It cannot be done with this memory.
+    Refused,
+}
+
+/// Has the kernel move what the huge page's bytes at `start` hold into a huge page, now. The
+/// contents stay.
 ///
 /// # Safety
 /// The range must be a mapping of the library's, or none.
-pub unsafe fn collapse(start: usize, bytes: usize) -> bool {
+pub unsafe fn collapse(start: usize, bytes: usize) -> Collapse {
     // SAFETY: the caller's promise. A collapse changes no contents.
-    let is_done = unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_COLLAPSE) } == 0;
-    if !is_done && super::errno::get() == libc::EINVAL {
-        // It refuses the advice, or the range: then it is asked once less.
-        LACKS_COLLAPSE.store(lacks_collapse(), Relaxed);
+    if unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_COLLAPSE) } == 0 {
+        return Collapse::Done;
     }
-    is_done
+    match super::errno::get() {
+        libc::EAGAIN => Collapse::Busy,
+        libc::ENOMEM | libc::EBUSY => Collapse::NoMemory,
+        error => {
+            if error == libc::EINVAL {
+                // It refuses the advice, or the range: then it is asked once less.
+                LACKS_COLLAPSE.store(lacks_collapse(), Relaxed);
+            }
+            Collapse::Refused
+        }
+    }
 }
 
 /// Whether the kernel refuses to collapse an empty range, at which it has nothing to do.

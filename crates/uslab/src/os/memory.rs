@@ -189,12 +189,24 @@ pub fn next_address(bytes: usize) -> Option<usize> {
 /// memory from the page at `start`. A filter of system calls that lets the program allocate allows
 /// this question. It may end the program for `mincore`.
 ///
+/// True also for memory that is locked at its first touch (`MCL_ONFAULT`): `RLIMIT_MEMLOCK` counts
+/// that, too, as soon as it is mapped.
+///
 /// # Safety
 /// The library must have mapped the page, and no code may have used it yet.
 pub unsafe fn is_locked(start: usize) -> bool {
+    let _errno = super::errno::Preserved::new();
     // SAFETY: the caller's promise.
     let is_purged = unsafe { purge(start as *mut u8, page_bytes()) };
     !is_purged && super::errno::get() == libc::EINVAL
+}
+
+/// Sets a limit on addresses that no test reaches.
+#[cfg(test)]
+pub fn limit_addresses() {
+    let limit = libc::rlimit { rlim_cur: 1 << 46, rlim_max: 1 << 46 };
+    // SAFETY: the limit is valid for the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
 }
 
 /// Whether there is memory behind the page at `start`.

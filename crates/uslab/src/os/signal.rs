@@ -15,6 +15,13 @@ pub fn block_all() -> Mask {
     before
 }
 
+/// The mask.
+pub fn blocked() -> Mask {
+    let (none, mut now) = (0, 0);
+    set(libc::SIG_BLOCK, &none, &mut now);
+    now
+}
+
 /// Sets the mask to `mask`.
 pub fn restore(mask: Mask) {
     set(libc::SIG_SETMASK, &mask, ptr::null_mut());

@@ -36,9 +36,12 @@ pub fn has_background_thread() -> bool {
     THREADS.has_background_thread.load(Relaxed)
 }
 
-/// Sleeps for `ms` milliseconds, or until [`wake`], which may have come before.
+/// Sleeps for `ms` milliseconds, or until [`wake`], which may have come before. Does not sleep once
+/// the process's first thread has ended: that wakes the thread only once, perhaps out of
+/// [`until_activity`] just before.
 pub fn for_ms(ms: u64) {
-    if STATE.compare_exchange(AWAKE, TIMED, SeqCst, Relaxed).is_ok() {
+    let must_end = THREADS.first_has_ended.load(SeqCst);
+    if !must_end && STATE.compare_exchange(AWAKE, TIMED, SeqCst, Relaxed).is_ok() {
         Futex::wait_for(STATE, TIMED, ms);
     }
     STATE.store(AWAKE, SeqCst);

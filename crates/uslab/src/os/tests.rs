@@ -191,6 +191,18 @@ fn a_lock_out_of_order_ends_the_process() {
 }
 
 #[test]
+fn no_sleep_begins_once_the_first_thread_has_ended() {
+    // In a child: the sleep of this process may be its background thread's.
+    assert!(fork::holds_in_child(|| {
+        const MS: u64 = 10_000;
+        process::THREADS.first_has_ended.store(true, core::sync::atomic::Ordering::SeqCst);
+        let start_ms = clock::coarse_ms();
+        sleep::for_ms(MS);
+        clock::coarse_ms() - start_ms < MS / 2
+    }));
+}
+
+#[test]
 fn a_text_is_found_wherever_reads_divide_it() {
     let found = |text: &[u8]| file::Reader::open(c"/proc/self/status").unwrap().contains(text);
     assert!(found(b"Name:"), "at the start");

@@ -51,7 +51,9 @@ struct Arena {
     mapped_bytes: AtomicUsize,
     /// Bytes within the bound that are no chunks' memory: see [`reserve`].
     reserved_bytes: AtomicUsize,
-    /// The kernel backs fresh chunks with memory at once, because the program locks what it maps.
+    /// The program locks what it maps (`mlockall`): the kernel backs fresh chunks with memory at
+    /// once, or with `MCL_ONFAULT` as they are touched. `RLIMIT_MEMLOCK` counts all of them either
+    /// way, so the arena grows by no more than is needed, and gets no huge pages.
     is_populated: AtomicBool,
     map: Table,
     descriptors: Table,
@@ -148,7 +150,8 @@ pub fn has_free_pages(index: usize) -> bool {
     unsafe { (&raw const (*chunk(index)).free_pages).read_volatile() > 0 }
 }
 
-/// Whether the kernel backs fresh chunks with memory at once.
+/// Whether the program locks what it maps, so that the kernel backs fresh chunks with memory at
+/// once or, with `MCL_ONFAULT`, keeps what is touched.
 pub(super) fn is_populated() -> bool {
     ARENA.is_populated.load(Relaxed)
 }
@@ -192,7 +195,7 @@ pub fn reserved_bytes() -> usize {
 /// Maps `wanted` chunks behind the bound, or `least` chunks if the system refuses so many. Returns
 /// `None` if it refuses those too.
 ///
-/// If the kernel backs mappings with memory at once, this maps only `least` chunks. If other
+/// If the program locks what it maps, this maps only `least` chunks. If other
 /// mappings stand in the way, the chunks up to their end become absent. The caller holds the
 /// buddy's lock, as for every function that maps or unmaps chunks.
 pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
@@ -210,10 +213,6 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
         if count > 0 && count <= room {
             placed = commit(bound, count);
             if placed == Placed::Mapped {
-                // SAFETY: the chunk was just mapped, and the caller's lock keeps others away.
-                if unsafe { memory::is_locked(address_of_chunk(bound)) } {
-                    ARENA.is_populated.store(true, Relaxed);
-                }
                 return Some(Grown { first: bound, count });
             }
         }
@@ -234,7 +233,12 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
 /// their end.
 fn commit(first: usize, count: usize) -> Placed {
     // SAFETY: `map_chunks` has just mapped them, behind the bound: no other code knows them.
-    commit_by(first, count, map_chunks, |first, count| unsafe { unmap_chunks(first, count) })
+    let placed = commit_by(first, count, map_chunks, |first, count| unsafe { unmap_chunks(first, count) });
+    // SAFETY: the chunk was just mapped, and the caller's lock keeps others away.
+    if placed == Placed::Mapped && unsafe { memory::is_locked(address_of_chunk(first)) } {
+        ARENA.is_populated.store(true, Relaxed);
+    }
+    placed
 }
 
 /// [`commit`], with the function that maps the chunks, and the one that undoes it.

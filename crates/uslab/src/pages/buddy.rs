@@ -168,6 +168,8 @@ pub(super) fn unlock_after_fork(child: bool) {
     if child {
         BUDDY.reset_in_child();
         let mut buddy = BUDDY.lock();
+        // The thread that was at it is not here.
+        buddy.collapsing = None;
         let dirty_pages = buddy.dirty_pages;
         buddy.policy.keep(dirty_pages);
     } else {
@@ -311,7 +313,10 @@ impl Buddy {
                     self.with_chunk(index, |chunk| chunk.is_unmapped = false);
                 }),
                 Placed::Taken => {
-                    self.with_chunk(at, Chunk::claim_whole);
+                    self.with_chunk(at, |chunk| {
+                        chunk.sparse_pages = None;
+                        chunk.claim_whole()
+                    });
                     return placed;
                 }
             }

@@ -174,10 +174,11 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
         let stays_advised = buddy.is_whole(index) && !buddy.is_collapsing(index);
+        let may_unmap = unmap && buddy.may_be_unmapped(index);
         let must_revoke = !stays_advised && buddy.split(index);
         let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
-            let is_whole = unmap && chunk.is_whole() && arena::may_be_unmapped(index);
+            let is_whole = may_unmap && chunk.is_whole();
             let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
             (taken, before - chunk.dirty_pages, is_whole)
         });

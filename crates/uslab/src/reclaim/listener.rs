@@ -65,9 +65,13 @@ pub(super) fn listen(mut looks: Looks) {
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
     }
     let mut listener = Listener { sources: Sources::none(), open: NOT_CHOSEN };
-    while !os::first::has_ended() {
+    loop {
         listener.follow_choice();
-        if let Some(bytes) = listener.listen(&looks) {
+        let pressure = listener.listen(&looks);
+        if os::first::has_ended() {
+            return;
+        }
+        if let Some(bytes) = pressure {
             pass_in_background(Target::Reclaimed(bytes));
         }
         if let Some(target) = soft_excess() {
@@ -229,6 +233,7 @@ fn pass_on_thread(target: Target) -> *mut c_void {
     pass(target, Place::Background);
     // The background thread checks whether that was enough.
     os::sleep::wake();
+    os::first::take_over_signals();
     core::ptr::null_mut()
 }
 

@@ -8,24 +8,35 @@
 //! ```text
 //!   choose()                advice, back_with_huge()            under the lock
 //!   os::huge::collapse()    0.5 ms                              without it
-//!   end_collapse()          refused? break_huge()               under the lock
+//!   end_collapse()          not done? break_huge()              under the lock
 //! ```
+//!
+//! A chunk of which the kernel uses pages keeps small ones for now: a later search may choose it
+//! again, a few times. Where the kernel has no huge page to give, searches rest.
 //!
 //! From the advice on, the chunk counts as backed by a huge page. Until the end of the collapse, a
 //! purge of any part of the chunk revokes the advice first, and the kernel refuses a collapse that
 //! comes after the purge. While a purge is in flight, no chunk is chosen.
 //!
-//! Chunks that existed at a fork stay as they are: a copy would undo what parent and child share.
+//! **The chunk stays mapped** until the end of the collapse. It is mapped when it is chosen, since
+//! it has pages in use. Only wholly free chunks are unmapped, and [`Buddy::may_be_unmapped`] keeps
+//! this one mapped even if the program frees all of it and sets a limit on addresses meanwhile.
+//!
+//! Chunks that existed at a fork stay as they are: a copy would undo what parent and child share. A
+//! fork between the test and the collapse makes one such copy, 2 MiB. A filter of the program's own
+//! that comes in between may refuse the call, or end the program for it.
 
 use super::huge::MAX_REVOKED;
 use super::{Buddy, arena, lock};
 use crate::os;
 use crate::os::config::HugePages;
+use crate::os::huge::Collapse;
+use crate::os::invariant::invariant;
 use crate::pages::chunk::{Advice, Chunk};
 use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, bound, huge};
 use crate::sync::in_flight;
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Chunks that a search walks over under the lock: some microseconds.
 const MOST_WALKED: usize = 1024;
@@ -40,6 +51,16 @@ const MOST_FREE_PAGES: usize = CHUNK_PAGES / 16;
 /// have read them, so that they look resident, or the kernel may move a run of so many.
 const MOST_SPARSE_PAGES: u16 = CHUNK_PAGES as u16 / 2;
 
+/// A chunk that the kernel found busy so often keeps small pages for good.
+const MOST_BUSY: u8 = 8;
+
+/// Searches that are left out where the kernel had no huge page to give: each attempt may make it
+/// move other memory. Six seconds of growth or more.
+const REST_SEARCHES: u32 = 64;
+
+/// Searches to leave out from now on. Only the background thread uses it.
+static REST: AtomicU32 = AtomicU32::new(0);
+
 /// The chunks below were in use at a fork.
 static FIRST_OWN: AtomicUsize = AtomicUsize::new(0);
 
@@ -51,16 +72,22 @@ pub(super) fn note_fork() {
 /// Moves resident chunks with small pages into huge pages. The background thread calls this while
 /// the process grows.
 pub fn collapse_resident() {
+    if let Some(left) = REST.load(Relaxed).checked_sub(1) {
+        return REST.store(left, Relaxed);
+    }
     for _ in 0..MOST_COLLAPSED {
         let Some(index) = lock().choose() else { return };
         let is_shared = index < FIRST_OWN.load(Relaxed);
         let start = arena::address_of_chunk(index);
-        // SAFETY: the chunk is the library's. If the program freed all of it, it is still mapped:
-        // chunks are unmapped where free memory is bounded, and there none is chosen.
-        let is_done = !is_shared && unsafe { os::huge::collapse(start, CHUNK_BYTES) };
-        lock().end_collapse(is_done);
-        if !is_done {
-            return;
+        // SAFETY: the chunk is the library's, and stays mapped until `end_collapse`: see above.
+        let collapse = || unsafe { os::huge::collapse(start, CHUNK_BYTES) };
+        let result = if is_shared { Collapse::Refused } else { collapse() };
+        lock().end_collapse(index, result);
+        match result {
+            // The search is behind the chunk, and does not choose it twice.
+            Collapse::Done | Collapse::Busy => {}
+            Collapse::NoMemory => return REST.store(REST_SEARCHES, Relaxed),
+            Collapse::Refused => return,
         }
     }
 }
@@ -72,7 +99,8 @@ impl Buddy {
             return None;
         }
         let index = self.next_resident()?;
-        // SAFETY: the chunk is committed, the library's, and has pages in use, so it is mapped.
+        // SAFETY: the chunk is the library's, since it served a run. It has pages in use, and none
+        // is in flight to a purge, so it is mapped.
         if !unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, true) } {
             return None;
         }
@@ -83,19 +111,30 @@ impl Buddy {
         Some(index)
     }
 
-    /// Ends the collapse of the chosen chunk. If the kernel refused it, the chunk keeps small
-    /// pages, for good.
-    fn end_collapse(&mut self, is_done: bool) {
-        let Some(index) = self.collapsing.take().filter(|_| !is_done) else { return };
+    /// Ends the collapse of chunk `index`, which was chosen. Where it was not done, the chunk keeps
+    /// small pages: for good if it was refused, or found busy too often.
+    fn end_collapse(&mut self, index: usize, result: Collapse) {
+        self.collapsing = None;
         // SAFETY: committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
-        // A purge has revoked the advice already, or the program allocated all of it anew.
+        invariant!(!chunk.is_unmapped, "a chunk stays mapped until its collapse ends", index);
+        let advice = match result {
+            Collapse::Done => return,
+            Collapse::Busy if chunk.busy_collapses < MOST_BUSY => {
+                chunk.busy_collapses += 1;
+                Advice::Small
+            }
+            Collapse::NoMemory => Advice::Small,
+            Collapse::Busy | Collapse::Refused => Advice::Revoked,
+        };
+        // If not, a purge broke the huge page and revoked the advice. If so, no purge came, or the
+        // chunk was freed, purged and chosen for a huge page anew: it gets small ones then, too.
         if chunk.is_huge && chunk.advice == Advice::Huge {
             self.with_chunk(index, Chunk::break_huge);
-            // SAFETY: the chunk counts as huge, so it has a page in use, and is mapped.
+            // SAFETY: the chunk has stayed mapped, and is the library's.
             if unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) } {
-                // SAFETY: as above.
-                self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Revoked);
+                // SAFETY: committed, and `&mut self` is the lock; no other reference to it lives.
+                self.set_advice(unsafe { &mut *arena::chunk(index) }, advice);
             }
         }
     }
@@ -111,7 +150,7 @@ impl Buddy {
         }
     }
 
-    /// Whether a collapse of chunk `index` is to come or under way.
+    /// Whether a collapse of chunk `index` is to come or under way: it must not be unmapped.
     pub fn is_collapsing(&self, index: usize) -> bool {
         self.collapsing == Some(index)
     }

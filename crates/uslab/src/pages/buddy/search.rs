@@ -107,11 +107,16 @@ impl Buddy {
             let chunk = at(index);
             let is_clean = chunk.is_whole() && chunk.dirty_pages == 0 && !chunk.is_unmapped;
             // SAFETY: all pages of the chunk are free, and stay so under the lock; it is mapped.
-            if is_clean && arena::may_be_unmapped(index) && unsafe { arena::unmap_memory(index, 1) } {
+            if is_clean && self.may_be_unmapped(index) && unsafe { arena::unmap_memory(index, 1) } {
                 self.with_chunk(index, |chunk| note_unmapped(index, chunk));
                 arena::note_unmapped(1);
             }
         }
+    }
+
+    /// Whether chunk `index` may be unmapped when all of it is free.
+    pub fn may_be_unmapped(&self, index: usize) -> bool {
+        arena::may_be_unmapped(index) && !self.is_collapsing(index)
     }
 
     /// The lowest wholly free chunk with memory of `home`, or else without memory and mapped.
@@ -134,7 +139,7 @@ impl Buddy {
             let first = chunk(lists.heads[EMPTY_LEVEL][ORDERS - 1]);
             core::iter::successors(first, |&index| chunk(at(index as usize).next))
                 .map(|index| index as usize)
-                .find(|&index| at(index).dirty_pages == 0)
+                .find(|&index| at(index).dirty_pages == 0 && self.may_be_unmapped(index))
         })
     }
 }

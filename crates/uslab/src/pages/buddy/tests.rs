@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::os::invariant::Invalid;
-use crate::pages::Temperature;
+use crate::pages::{CHUNK_BYTES, Temperature};
 use crate::rseq::Owner;
 
 /// Returns the violation that a check reports between `break_it` and `mend`, all under the lock.
@@ -154,6 +154,8 @@ fn pages_claimed_twice_end_the_process() {
 #[test]
 fn a_batch_lies_in_one_chunk_in_order_and_comes_back() {
     set_up!();
+    // No batch comes from a chunk without memory.
+    let in_use = crate::pages::alloc(1, 0, Temperature::Cold, Fill::Sparse).expect("there is room");
     for order in 0..6 {
         let mut buddy = lock();
         // Room for the largest order. The lock is held until all of it is free again.
@@ -174,6 +176,7 @@ fn a_batch_lies_in_one_chunk_in_order_and_comes_back() {
         assert!(!buddy.free_batch(order, &runs[..1], 0), "what is free cannot come back");
         assert!(buddy.check().is_ok());
     }
+    crate::pages::free(in_use.first, 1, Temperature::Cold);
 }
 
 #[test]
@@ -204,4 +207,45 @@ fn near_a_limit_there_is_no_batch() {
     buddy.hard_pages = buddy.used_pages + buddy.dirty_pages + 7;
     assert_eq!(buddy.alloc_batch(1, &mut [0; 4]).0, 0);
     (buddy.soft_pages, buddy.hard_pages) = before;
+}
+
+#[test]
+fn a_chunk_stays_mapped_during_its_collapse_and_is_not_the_librarys_once_its_place_is_taken() {
+    const CHUNKS: usize = 8;
+    set_up!();
+    let run = crate::pages::alloc(CHUNKS * CHUNK_PAGES, 0, Temperature::Cold, Fill::Sparse);
+    let run = run.expect("there is room");
+    let first = run.first.0 as usize / CHUNK_PAGES;
+    let index = (first..first + CHUNKS).find(|&index| arena::may_be_unmapped(index));
+    let index = index.expect("not all have been slabs");
+    let chunk = || {
+        let _buddy = lock();
+        // SAFETY: committed, under the lock, which only keeps away threads that the child lacks.
+        unsafe { &*arena::chunk(index) }
+    };
+    // In a child, which has one thread and a limit of its own.
+    assert!(os::fork::holds_in_child(|| {
+        os::memory::limit_addresses();
+        lock().collapsing = Some(index);
+        crate::pages::free(run.first, run.pages, Temperature::Cold);
+        crate::pages::purge_all();
+        let others_went =
+            (first..first + CHUNKS).any(|index| !os::memory::is_mapped(arena::address_of_chunk(index)));
+        let stayed = !chunk().is_unmapped && os::memory::is_mapped(arena::address_of_chunk(index));
+        lock().collapsing = None;
+        crate::pages::purge_all();
+        let went = chunk().is_unmapped && chunk().sparse_pages.is_some();
+        let taken = os::memory::map_closed_at(arena::address_of_chunk(index), CHUNK_BYTES) == Placed::Mapped
+            && lock().map_again(index, 1) == Placed::Taken;
+        others_went && stayed && went && taken && chunk().sparse_pages.is_none()
+    }));
+    crate::pages::free(run.first, run.pages, Temperature::Cold);
+}
+
+#[test]
+fn a_fork_child_has_no_collapse_under_way() {
+    set_up!();
+    lock().collapsing = Some(usize::MAX);
+    assert!(os::fork::holds_in_child(|| lock().collapsing.is_none()));
+    lock().collapsing = None;
 }
