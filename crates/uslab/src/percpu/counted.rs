@@ -48,12 +48,15 @@ pub fn most_counted(bytes: usize) -> usize {
     const MAX_WHOLE_BYTES: usize = SERVED_BYTES / MAX_COUNTED;
     const MAX_HALF_BYTES: usize = SERVED_BYTES / HALF;
     const MAX_USUAL_BYTES: usize = MAX_SERVED_BYTES / USUAL_SERVED;
-    // Small sizes need no division.
-    match bytes {
-        ..=MAX_WHOLE_BYTES => MAX_COUNTED,
-        ..=MAX_HALF_BYTES => HALF,
-        ..=MAX_USUAL_BYTES => USUAL_SERVED,
-        _ => (MAX_SERVED_BYTES / bytes).max(1),
+    if bytes <= MAX_WHOLE_BYTES {
+        MAX_COUNTED
+    } else if bytes <= MAX_HALF_BYTES {
+        HALF
+    } else if bytes <= MAX_USUAL_BYTES {
+        USUAL_SERVED
+    } else {
+        // Small sizes need no division.
+        (MAX_SERVED_BYTES / bytes).max(1)
     }
 }
 
