@@ -1,14 +1,49 @@
 //! Writes files whole, or not at all.
 //!
+//! ```text
+//!   NAME.PID.uslab-tmp, 0600 ──▶ bytes ──▶ group and permissions ──▶ takes the name NAME
+//!            └── an error, Ctrl-C: removed
+//! ```
+//!
 //! A new file takes the name of the old one in one step. So a reader never sees half of a file, and
-//! where the disk is full the old one stays. Devices and pipes are never replaced.
+//! where the disk is full the old one stays. Its owner alone may read it until it is whole.
+//!
+//! Some files cannot be replaced: devices and pipes, files of other users, files with several
+//! names, files that are mounted one by one, and those that a descriptor stands for
+//! (`/dev/stdout`). [`write`] writes these in place.
 
-use std::fs::{self, Metadata, OpenOptions, Permissions};
+mod held;
+
+use std::ffi::{CString, OsString};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
+
+use crate::process;
 use crate::snapdir::own_user;
+use held::Held;
+
+/// The end of temporary names: it tells what a killed command left. Collectors read names that end
+/// in `.prom`, so a temporary name must not.
+const SUFFIX: &str = ".uslab-tmp";
+/// Bytes that are written between two looks for a signal.
+const PIECE_BYTES: usize = 1 << 20;
+/// Links that a name may lead through, as the kernel has it: path_resolution(7).
+const MAX_LINKS: usize = 40;
+
+/// The permissions of a new file.
+enum Access<'a> {
+    /// As of any new file: the umask decides.
+    Usual,
+    /// These.
+    Mode(u32),
+    /// The group and the permissions of the file that it replaces.
+    Of(&'a Metadata),
+}
 
 /// Writes `bytes` to a new file beside `file`, which then takes its name. With `mode` it has these
 /// permissions, otherwise the usual ones.
@@ -16,45 +51,146 @@ use crate::snapdir::own_user;
 /// A link that another user planted under the name is replaced, not followed.
 pub fn replace(file: &Path, bytes: &[u8], mode: Option<u32>) -> io::Result<()> {
     match fs::metadata(file) {
+        Ok(data) if !data.is_file() => return Err(not_plain(&data)),
         // `/dev/stdout` leads to a plain file where a shell redirects to one.
-        Ok(data) if !data.is_file() || fs::read_link(file).is_ok_and(|to| to.starts_with("/proc")) => {
-            return Err(not_plain(&data));
-        }
+        Ok(data) if leads_through_proc(file) => return Err(not_plain(&data)),
         _ => {}
     }
-    let name = file.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
-    // Collectors read names that end in `.prom`: the temporary name must not.
-    let mut temporary = name.to_owned();
-    temporary.push(format!(".{}", std::process::id()));
-    let temporary = file.with_file_name(temporary);
-    let mut made =
-        OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&temporary)?;
-    let written = made.write_all(bytes).and_then(|()| {
-        mode.map_or(Ok(()), |mode| made.set_permissions(Permissions::from_mode(mode)))?;
+    replace_as(file, bytes, mode.map_or(Access::Usual, Access::Mode), &Held::new())
+}
+
+/// [`replace`], while signals are held.
+fn replace_as(file: &Path, bytes: &[u8], access: Access, held: &Held) -> io::Result<()> {
+    let (mut made, temporary) = make_beside(file)?;
+    let written = write_whole(&mut made, bytes, held).and_then(|()| {
+        give(&made, access)?;
         fs::rename(&temporary, file)
     });
     written.inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+/// Makes a temporary file in the folder of `file`.
+fn make_beside(file: &Path) -> io::Result<(File, PathBuf)> {
+    let name = file.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut tries = 0;
+    loop {
+        let mut temporary = name.to_owned();
+        // In a container a command often has the number of one that was killed.
+        let again = if tries == 0 { String::new() } else { format!("-{tries}") };
+        temporary.push(format!(".{}{again}{SUFFIX}", std::process::id()));
+        let temporary = file.with_file_name(temporary);
+        match options.open(&temporary) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < 100 => tries += 1,
+            made => return made.map(|made| (made, temporary)),
+        }
+    }
+}
+
+fn write_whole(made: &mut File, bytes: &[u8], held: &Held) -> io::Result<()> {
+    for piece in bytes.chunks(PIECE_BYTES) {
+        if held.has_signal() {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        made.write_all(piece)?;
+    }
+    Ok(())
+}
+
+/// Gives a file that is complete its permissions.
+fn give(made: &File, access: Access) -> io::Result<()> {
+    let mode = match access {
+        Access::Usual => 0o666 & !process::umask(),
+        Access::Mode(mode) => mode,
+        Access::Of(data) => {
+            if made.metadata()?.gid() != data.gid() {
+                fchown(made, None, Some(data.gid()))?;
+            }
+            data.mode() & 0o7777
+        }
+    };
+    made.set_permissions(Permissions::from_mode(mode))
 }
 
 fn not_plain(data: &Metadata) -> io::Error {
     if data.is_dir() { ErrorKind::IsADirectory.into() } else { io::Error::other("it is not a regular file") }
 }
 
+/// Whether a name leads through a link of procfs, or to a file there. The text of such a link may
+/// name another file here than it leads to in the file system of a process. And the file of a
+/// descriptor must stay the one that the shell holds open.
+fn leads_through_proc(file: &Path) -> bool {
+    let Ok(mut at) = std::env::current_dir() else { return true };
+    let mut rest: Vec<OsString> = Vec::new();
+    let later = |rest: &mut Vec<OsString>, path: &Path| {
+        rest.extend(path.components().rev().map(|part| part.as_os_str().to_owned()));
+    };
+    later(&mut rest, file);
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        // Up to here no part is a link. An absolute path begins with the root, which replaces all.
+        match part.to_str() {
+            Some("..") => _ = at.pop(),
+            Some(".") => {}
+            _ => at.push(&part),
+        }
+        let Ok(target) = fs::read_link(&at) else { continue };
+        at.pop();
+        // `self` and `thread-self` are links like any other.
+        if !part.to_string_lossy().ends_with("self") && is_on_procfs(&at) {
+            return true;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return false;
+        }
+        later(&mut rest, &target);
+    }
+    at.pop() && is_on_procfs(&at)
+}
+
+fn is_on_procfs(folder: &Path) -> bool {
+    statfs(folder).is_ok_and(|system| system.filesystem_type() == PROC_SUPER_MAGIC)
+}
+
 /// Writes `bytes` to a file that the user named: links are followed, and devices and pipes take
-/// the bytes. A plain file is replaced, and keeps its permissions, its owner, and its other names.
+/// the bytes. A plain file is replaced, and keeps its permissions, its owner, its group, and its
+/// other names. A new one has the permissions that the umask leaves, as a shell's has.
 pub fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let replaced = match fs::metadata(file) {
-        Ok(data) if data.is_file() && data.nlink() == 1 && data.uid() == own_user() => {
-            replace(&fs::canonicalize(file)?, bytes, Some(data.mode() & 0o7777))
+        _ if leads_through_proc(file) => return fs::write(file, bytes),
+        Ok(data)
+            if data.is_file() && data.nlink() == 1 && data.uid() == own_user() && !has_access_list(file) =>
+        {
+            replace_as(&fs::canonicalize(file)?, bytes, Access::Of(&data), &Held::new())
         }
-        Err(error) if error.kind() == ErrorKind::NotFound && !file.is_symlink() => replace(file, bytes, None),
+        Err(error) if error.kind() == ErrorKind::NotFound && !file.is_symlink() => {
+            replace_as(file, bytes, Access::Usual, &Held::new())
+        }
         _ => return fs::write(file, bytes),
     };
-    match replaced.as_ref().map_err(io::Error::kind) {
-        // The file may be written, and its folder not; or its name leaves no room for a longer one.
-        Err(ErrorKind::PermissionDenied | ErrorKind::InvalidFilename) => fs::write(file, bytes),
+    match replaced {
+        Err(error) if can_write_in_place(error.kind()) => fs::write(file, bytes),
         _ => replaced,
     }
+}
+
+/// Whether a file has an access control list. A new file would not, and in the mode of such a file
+/// the bits of the group are those of the list's mask.
+#[allow(unsafe_code, reason = "a system call that no crate in use wraps")]
+fn has_access_list(file: &Path) -> bool {
+    let Ok(name) = CString::new(file.as_os_str().as_bytes()) else { return false };
+    let attribute = c"system.posix_acl_access".as_ptr();
+    // SAFETY: two strings that end in 0; without room the call returns the size of the list.
+    unsafe { libc::getxattr(name.as_ptr(), attribute, std::ptr::null_mut(), 0) > 0 }
+}
+
+/// Whether a file that cannot be replaced may be written: its folder cannot be, its group is one
+/// that the user is not in, its name leaves no room for a longer one, or it is mounted.
+fn can_write_in_place(error: ErrorKind) -> bool {
+    use ErrorKind::{CrossesDevices, InvalidFilename, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
+    matches!(error, CrossesDevices | InvalidFilename | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
 /// Whether [`write`] can be expected to succeed later: the file is no folder, and its folder
@@ -72,65 +208,4 @@ pub fn check(file: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::symlink;
-
-    #[test]
-    fn a_link_is_replaced_and_not_followed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (link, target) = (folder.path().join("link"), folder.path().join("target"));
-        fs::write(&target, "precious").expect("written");
-        symlink(&target, &link).expect("a link");
-        replace(&link, b"page", Some(0o640)).expect("replaced");
-        assert_eq!(fs::read(&target).expect("there"), b"precious");
-        assert_eq!(fs::read(&link).expect("there"), b"page");
-        let data = fs::symlink_metadata(&link).expect("there");
-        assert!(data.is_file() && data.permissions().mode() & 0o777 == 0o640);
-        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2);
-    }
-    #[test]
-    fn neither_devices_nor_pipes_nor_folders_are_replaced() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let place = |name: &str| folder.path().join(name);
-        nix::unistd::mkfifo(&place("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
-        symlink("/dev/null", place("null")).expect("a link");
-        fs::create_dir(place("dir")).expect("a folder");
-        for name in ["pipe", "null", "dir"] {
-            let error = replace(&place(name), b"page", Some(0o644)).expect_err(name).to_string();
-            assert!(["it is not a regular file", "is a directory"].contains(&&*error), "{error}");
-        }
-        assert!(replace(Path::new("/dev/stdout"), b"page", None).is_err());
-        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 3);
-        assert!(write(&place("dir"), b"page").is_err());
-        write(&place("null"), b"page").expect("the device takes it");
-        assert!(fs::symlink_metadata(place("null")).expect("there").is_symlink());
-    }
-
-    #[test]
-    fn a_file_that_the_user_named_keeps_its_links_and_permissions() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let place = |name: &str| folder.path().join(name);
-        write(&place("file"), b"old").expect("written");
-        fs::set_permissions(place("file"), Permissions::from_mode(0o604)).expect("set");
-        symlink("file", place("link")).expect("a link");
-        write(&place("link"), b"new").expect("written");
-        assert!(fs::symlink_metadata(place("link")).expect("there").is_symlink());
-        assert_eq!(fs::metadata(place("file")).expect("there").mode() & 0o777, 0o604);
-        fs::hard_link(place("file"), place("name")).expect("a second name");
-        write(&place("file"), b"newer").expect("written");
-        for name in ["file", "link", "name"] {
-            assert_eq!(fs::read(place(name)).expect("there"), b"newer", "{name}");
-        }
-        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 3);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_written_is_known_before() {
-        let folder = tempfile::tempdir().expect("a folder");
-        assert!(check(folder.path()).is_err() && check(&folder.path().join("none/file")).is_err());
-        for file in [&*folder.path().join("file"), Path::new("file"), Path::new("/dev/null")] {
-            check(file).expect("may be written");
-        }
-    }
-}
+mod tests;

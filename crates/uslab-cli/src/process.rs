@@ -150,9 +150,19 @@ const MAX_ENVIRONMENT_BYTES: u64 = 4 << 20;
 /// Signals that this process was started with ignored, as a mask (bit 0 is signal 1); 0 when that
 /// is not known.
 pub fn ignored_signals() -> u64 {
-    let Ok(status) = fs::read_to_string("/proc/self/status") else { return 0 };
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    let mask = own_status("SigIgn:");
+    mask.and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
+}
+
+/// The permissions that new files do not get; when that is not known, those of all other users.
+pub fn umask() -> u32 {
+    let mask = own_status("Umask:");
+    mask.and_then(|mask| u32::from_str_radix(&mask, 8).ok()).unwrap_or(0o077)
+}
+
+fn own_status(field: &str) -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix(field)).map(|value| value.trim().to_owned())
 }
 
 /// The folder that holds this program.

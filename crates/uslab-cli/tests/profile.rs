@@ -6,6 +6,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use support::{Running, Sandbox, outcome};
 
 const DONE: (&str, &str) = ("FAKE_ANSWER", "1");
@@ -48,6 +50,32 @@ fn a_profile_is_started_read_and_stopped() {
     let (code, _, err) = ask(&[]);
     assert!(code == 1 && err.contains("cannot read the profile of process"), "{err}");
     assert!(ask(&["--stop"]).1.contains("text stop"));
+}
+
+#[test]
+fn ctrl_c_leaves_the_old_file_or_the_new_one_and_nothing_else() {
+    let sandbox = Sandbox::new();
+    let place = |name: &str| sandbox.root.join(name);
+    fs::create_dir(place("out")).expect("a folder");
+    let text = dump("1", 100) + &"00400000-00500000 r-xp 00000000 08:01 77 /srv/program\n".repeat(400_000);
+    fs::write(place("dump"), &text).expect("written");
+    let (from, out) = (place("dump"), place("out/file"));
+    let arguments =
+        ["profile", "--from", &from.to_string_lossy(), "--format", "dump", "-o", &out.to_string_lossy()];
+    let mut was_there = 0;
+    for _ in 0..20 {
+        fs::write(&out, "old").expect("written");
+        let mut writing = sandbox.uslab(&arguments).spawn().expect("started");
+        let is_there = || fs::read_dir(place("out")).expect("a folder").count() > 1;
+        while !is_there() && writing.try_wait().expect("watched").is_none() {}
+        was_there += usize::from(is_there());
+        kill(Pid::from_raw(writing.id() as i32), Signal::SIGINT).expect("sent");
+        writing.wait().expect("ended");
+        assert!(!is_there(), "a temporary file is left");
+        let now = fs::read_to_string(&out).expect("there");
+        assert!(now == "old" || now == text);
+    }
+    println!("the temporary file was there {was_there} times of 20");
 }
 
 #[test]

@@ -3,14 +3,8 @@
 use super::body::Core;
 use super::debugged::Request;
 use super::registry;
-use crate::percpu::{Drain, Keep, MAX_COUNTED, needs_counted_row};
+use crate::percpu::{Drain, Keep, most_counted, needs_counted_row};
 use crate::rseq::Slot;
-
-/// Bytes of objects that a counted sheaf holds at most, but for one object.
-const MAX_SHEAF_BYTES: usize = 16 << 10;
-
-/// Largest objects of which a counted sheaf is full.
-const MAX_FULL_BYTES: usize = MAX_SHEAF_BYTES / MAX_COUNTED;
 
 /// Moves the objects of all counted sheaves to their slabs: no profile runs any more. A sheaf that
 /// a thread installs meanwhile goes when it was idle for a look of the background thread. The
@@ -71,12 +65,6 @@ impl Core {
     }
 
     fn most_counted(&self) -> usize {
-        let bytes = self.cpu.slabs().geometry().object_bytes;
-        match bytes {
-            _ if self.late.is_on() => 1,
-            // The common case needs no division.
-            ..=MAX_FULL_BYTES => MAX_COUNTED,
-            _ => (MAX_SHEAF_BYTES / bytes).max(1),
-        }
+        if self.late.is_on() { 1 } else { most_counted(self.cpu.slabs().geometry().object_bytes) }
     }
 }

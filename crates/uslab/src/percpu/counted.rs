@@ -29,14 +29,36 @@ use crate::pages::boot;
 use crate::rseq::{self, Exchanged, Mode, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// The size of a counted sheaf.
-const SIZE: Size = Size(2);
+/// Bytes of small objects that a refill serves. They go round before one is served again: more of
+/// them would push other memory out of the first cache.
+const SERVED_BYTES: usize = 4 << 10;
+/// Objects of any size that a refill serves, unless they take more than [`MAX_SERVED_BYTES`].
+const USUAL_SERVED: usize = Size(2).capacity() + 1;
+const MAX_SERVED_BYTES: usize = 16 << 10;
 /// The size of the largest sheaf of a lending row.
 pub(super) const LENDING_SIZE: Size = Size(4);
 /// The room of the largest counted sheaf, whose own word says 0, for a debugger.
 pub(super) const FACTS: &[Fact] = &[Fact::new("counted.capacity", LENDING_SIZE.capacity())];
 /// Objects that a refill serves at most: a sheaf's, and one for the caller.
-pub const MAX_COUNTED: usize = SIZE.capacity() + 1;
+pub const MAX_COUNTED: usize = Size(4).capacity() + 1;
+
+/// Objects of `bytes` bytes that a refill serves: a sheaf's, and one for the caller.
+pub fn most_counted(bytes: usize) -> usize {
+    const HALF: usize = MAX_COUNTED / 2;
+    const MAX_WHOLE_BYTES: usize = SERVED_BYTES / MAX_COUNTED;
+    const MAX_HALF_BYTES: usize = SERVED_BYTES / HALF;
+    const MAX_USUAL_BYTES: usize = MAX_SERVED_BYTES / USUAL_SERVED;
+    if bytes <= MAX_WHOLE_BYTES {
+        MAX_COUNTED
+    } else if bytes <= MAX_HALF_BYTES {
+        HALF
+    } else if bytes <= MAX_USUAL_BYTES {
+        USUAL_SERVED
+    } else {
+        // Small sizes need no division.
+        (MAX_SERVED_BYTES / bytes).max(1)
+    }
+}
 
 /// Whether the fast path serves from the sheaves of caches that do not hide them. If it does not,
 /// each call can be counted one by one.
@@ -135,7 +157,7 @@ impl CpuCache {
         self.used.add_cpu(access.cpu());
         let have = match exchange_main(&access, dummy()) {
             Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
-            _ => sheaf::alloc(SIZE, node),
+            _ => sheaf::alloc(self.counted_size(), node),
         };
         if have.is_null() {
             return self.take_one_counted(charged);
@@ -162,6 +184,11 @@ impl CpuCache {
         self.put_counted(&access, have);
         os::sleep::note_activity();
         object
+    }
+
+    #[cold]
+    fn counted_size(&self) -> Size {
+        Size::holding(most_counted(self.slabs().geometry().object_bytes) - 1)
     }
 
     /// Completes what a refill lacks: `object`, unless it has one, and `rest` beyond the first

@@ -19,7 +19,7 @@
 
 use super::CpuCache;
 use super::access::{Access, Sequences};
-use super::counted::{self, LENDING_SIZE, MAX_COUNTED, exchange_main};
+use super::counted::{self, LENDING_SIZE, exchange_main};
 use super::sheaf::{self, Owned, Size};
 use crate::counters::SlowCall;
 use crate::os::{self, invariant::invariant};
@@ -29,7 +29,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Objects that a lending sheaf holds at most.
 const MAX_LENT: usize = LENDING_SIZE.capacity();
-/// Bytes of objects that a lending sheaf holds at most, but for as many as a counted one holds.
+/// Objects of any size that a lending sheaf may hold.
+const USUAL_LENT: usize = Size(2).capacity();
+/// Bytes of objects that a lending sheaf holds at most, but for [`USUAL_LENT`] objects.
 const LENT_BYTES: usize = 8 << 10;
 
 impl CpuCache {
@@ -169,7 +171,7 @@ impl CpuCache {
         let most = if bytes <= LENT_BYTES / MAX_LENT {
             MAX_LENT
         } else {
-            (LENT_BYTES / bytes).clamp(MAX_COUNTED - 1, MAX_LENT)
+            (LENT_BYTES / bytes).clamp(USUAL_LENT, MAX_LENT)
         };
         self.capacity().clamp(1, most)
     }

@@ -59,7 +59,7 @@ mod valid;
 
 use crate::os::facts::Fact;
 
-pub use counted::{MAX_COUNTED, needs_counted_row};
+pub use counted::{most_counted, needs_counted_row};
 pub use cpu_cache::{CpuCache, Parts};
 pub use drain::{Drain, Keep, free_private};
 pub use fork::{begin_fork, end_fork, hide_slots, show_slots};

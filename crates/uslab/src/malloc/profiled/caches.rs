@@ -13,7 +13,7 @@
 //! and its pushes not seen, until its next refill or flush. A sample that ends unseen that way ends
 //! when the cache serves its address again.
 
-use super::table::{self, End};
+use super::table;
 use super::{count_down, note, state};
 use crate::cache::{self, Core, Counter};
 use crate::os;
@@ -76,9 +76,7 @@ fn object_of(core: &Core, object: *mut u8) -> table::Object {
 }
 
 fn freed(core: &Core, object: *mut u8) {
-    let object = object_of(core, object);
-    if let Some(number) = table::find(object) {
-        table::end(number, End::Freed);
+    if table::end_of(object_of(core, object)) {
         core.remove_sample();
     }
 }

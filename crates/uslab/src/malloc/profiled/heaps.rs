@@ -10,7 +10,7 @@
 //! of all heaps share their ids: the page map tells whose an object is when a heap ends. A cache of
 //! a heap is followed as one of the program. None of it adds an instruction to the fast path.
 
-use super::table::{self, End, Object};
+use super::table::{self, Object};
 use super::{LARGE, count_down, note, record, state};
 use crate::malloc::large;
 use crate::pages::{self, PAGE_BYTES};
@@ -44,8 +44,7 @@ fn sample_bare(owner: Owner, name: &str, object: *mut u8, bytes: usize, period: 
 /// one.
 #[cold]
 pub(in crate::malloc) fn free_bare(owner: Owner, object: *mut u8) -> bool {
-    let number = table::find(object_of(owner, object));
-    number.inspect(|&number| table::end(number, End::Freed)).is_some()
+    table::end_of(object_of(owner, object))
 }
 
 /// Ends the samples of bare slabs that go, which still own their pages.

@@ -290,26 +290,56 @@ pub enum End {
 
 /// Ends a sample's life. Ignores 0, which is none.
 pub fn end(number: u32, how: End) {
-    let mut table = TABLE.lock();
-    let free = table.free;
-    let Some(memory) = table.memory() else { return };
-    let Memory { samples, sites, .. } = memory;
-    let Some(place) = samples.get_mut((number as usize).wrapping_sub(1)) else { return };
-    let Some(site) = sites.get_mut((place.site as usize).wrapping_sub(1)) else { return };
-    let bytes = scaled(place.bytes, place.weight);
-    site.live_samples -= 1;
-    site.live = site.live.wrapping_sub(place.weight);
-    site.live_bytes = site.live_bytes.wrapping_sub(bytes);
-    if how == End::Undone {
-        site.samples -= 1;
-        site.allocated = site.allocated.wrapping_sub(place.weight);
-        site.allocated_bytes = site.allocated_bytes.wrapping_sub(bytes);
+    TABLE.lock().end(number, how);
+}
+
+impl Table {
+    /// See [`end`].
+    fn end(&mut self, number: u32, how: End) {
+        let free = self.free;
+        let Some(memory) = self.memory() else { return };
+        let Memory { samples, sites, .. } = memory;
+        let Some(place) = samples.get_mut((number as usize).wrapping_sub(1)) else { return };
+        let Some(site) = sites.get_mut((place.site as usize).wrapping_sub(1)) else { return };
+        let bytes = scaled(place.bytes, place.weight);
+        site.live_samples -= 1;
+        site.live = site.live.wrapping_sub(place.weight);
+        site.live_bytes = site.live_bytes.wrapping_sub(bytes);
+        if how == End::Undone {
+            site.samples -= 1;
+            site.allocated = site.allocated.wrapping_sub(place.weight);
+            site.allocated_bytes = site.allocated_bytes.wrapping_sub(bytes);
+        }
+        let ended = core::mem::replace(place, Sample { born: free, ..NO_SAMPLE });
+        if ended.object != 0 {
+            unchain(samples, number, ended);
+        }
+        self.free = number;
     }
-    let ended = core::mem::replace(place, Sample { born: free, ..NO_SAMPLE });
-    if ended.object != 0 {
-        unchain(samples, number, ended);
+
+    /// The number of the sample of an object, in the chain that starts at `head`.
+    fn find(&mut self, object: Object, head: &AtomicU32) -> Option<u32> {
+        let memory = self.memory()?;
+        let mut at = head.load(Relaxed);
+        while let Some(sample) = memory.samples.get((at as usize).wrapping_sub(1)) {
+            if sample.object == object.key() && sample.owner == object.cache {
+                return Some(at);
+            }
+            at = sample.next;
+        }
+        None
     }
-    table.free = number;
+
+    /// The first sample from the place `first` on that [`end_all`] is to end.
+    fn find_of(&mut self, cache: u16, tag: u16, first: usize, is_its: impl Fn(usize) -> bool) -> Option<u32> {
+        let used = self.samples;
+        let memory = self.memory()?;
+        let is_found = |&at: &usize| {
+            let sample = &memory.samples[at];
+            sample.object != 0 && sample.owner == cache && is_its(!sample.object)
+        };
+        with_tag(&memory.tags[..used], first, tag).find(is_found).map(|at| at as u32 + 1)
+    }
 }
 
 /// Takes the sample with that number out of the chain of its object.
@@ -339,22 +369,14 @@ fn head_of(object: Object) -> Option<&'static AtomicU32> {
     shared()?.heads.get(object.chain())
 }
 
-/// The number of the sample of an object. Takes no lock where the object's chain has none.
-pub fn find(object: Object) -> Option<u32> {
-    let head = head_of(object)?;
-    if head.load(Relaxed) == 0 {
-        return None;
-    }
+/// Ends the sample of an object that the program freed; returns whether it was one. Takes no lock
+/// where the object's chain has none.
+pub fn end_of(object: Object) -> bool {
+    let Some(head) = head_of(object).filter(|head| head.load(Relaxed) != 0) else { return false };
+    // In one hold: the number of a sample that ended goes to the next one.
     let mut table = TABLE.lock();
-    let memory = table.memory()?;
-    let mut at = head.load(Relaxed);
-    while let Some(sample) = memory.samples.get((at as usize).wrapping_sub(1)) {
-        if sample.object == object.key() && sample.owner == object.cache {
-            return Some(at);
-        }
-        at = sample.next;
-    }
-    None
+    let number = table.find(object, head);
+    number.inspect(|&number| table.end(number, End::Freed)).is_some()
 }
 
 /// Ends the samples of the cache with the id `cache` and the tag `tag` whose address `is_its`
@@ -362,19 +384,12 @@ pub fn find(object: Object) -> Option<u32> {
 ///
 /// This looks at the tags of all samples, 96 KiB. Lists by owner would need four times that.
 pub fn end_all(cache: u16, tag: u16, is_its: impl Fn(usize) -> bool) {
-    let mut number = 0;
-    loop {
-        let mut table = TABLE.lock();
-        let used = table.samples;
-        let Some(memory) = table.memory() else { return };
-        let is_found = |at: usize| {
-            let sample = &memory.samples[at];
-            sample.object != 0 && sample.owner == cache && is_its(!sample.object)
-        };
-        let Some(at) = with_tag(&memory.tags[..used], number, tag).find(|&at| is_found(at)) else { return };
-        drop(table);
-        number = at + 1;
-        end(number as u32, End::Freed);
+    // In one hold, as in [`end_of`].
+    let mut table = TABLE.lock();
+    let mut first = 0;
+    while let Some(number) = table.find_of(cache, tag, first, &is_its) {
+        table.end(number, End::Freed);
+        first = number as usize;
     }
 }
 
@@ -505,3 +520,6 @@ pub fn unlock_after_fork(child: bool) {
         TABLE.release_after_fork();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ fn counting() -> Option<&'static CpuCache> {
     }
     // The kernel may move the thread to a CPU whose counted slot still has nothing.
     for _ in 0..100 {
-        let charged = cache.charge(MAX_COUNTED, || 1 << 20);
+        let charged = cache.charge(most_counted(64), || 1 << 20);
         let object = cache.take_counted(charged.max(1));
         free(cache, &[object]);
         if in_counted_row(cache) > 0 {
@@ -70,4 +70,10 @@ fn counted_sheaves_are_checked_and_listed() {
     filled.spare.store(rseq::dummy(), Relaxed);
     cache.drain_counted(&mut Drain::of_idle(Keep::Target));
     finish(cache);
+}
+
+#[test]
+fn a_refill_serves_many_small_objects_and_few_large_ones() {
+    let served = [16, 64, 80, 128, 160, 1024, 2048, 16 << 10, 32 << 10].map(most_counted);
+    assert_eq!(served, [63, 63, 31, 31, 15, 15, 8, 1, 1]);
 }
