@@ -58,14 +58,9 @@ fn cache_on(
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
         let owner = CpuCache::owner(slots, id);
-        let slabs = Slabs::new(
-            owner,
-            "test",
-            geometry,
-            Temperature::Hot,
-            None,
-            NodeMemory { start: lists, nodes, shared: None, tallies: Tally::lines(tallies, cpus) },
-        );
+        let tallies = Tally::lines(tallies, cpus, geometry.object_bytes);
+        let memory = NodeMemory { start: lists, nodes, shared: None, tallies };
+        let slabs = Slabs::new(owner, "test", geometry, Temperature::Hot, None, memory);
         let parts = Parts { barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true, hides: false };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
