@@ -16,6 +16,7 @@ mod broken;
 mod capacity;
 mod counted;
 mod hidden_row;
+mod lending;
 mod refused;
 mod used;
 
@@ -46,6 +47,17 @@ fn cache_on(
     bytes: usize,
     sheaf_capacity: usize,
 ) -> (&'static CpuCache, &'static Record) {
+    cache_by(cpus, nodes, bytes, sheaf_capacity, |slabs| slabs)
+}
+
+/// As [`cache_on`], with slabs that `change` has changed.
+fn cache_by(
+    cpus: usize,
+    nodes: usize,
+    bytes: usize,
+    sheaf_capacity: usize,
+    change: impl FnOnce(Slabs) -> Slabs,
+) -> (&'static CpuCache, &'static Record) {
     set_up!();
     let id = NEXT_ID.fetch_add(1, Relaxed);
     let geometry =
@@ -60,7 +72,7 @@ fn cache_on(
         let owner = CpuCache::owner(slots, id);
         let tallies = Tally::lines(tallies, cpus, geometry.object_bytes);
         let memory = NodeMemory { start: lists, nodes, shared: None, tallies };
-        let slabs = Slabs::new(owner, "test", geometry, Temperature::Hot, None, memory);
+        let slabs = change(Slabs::new(owner, "test", geometry, Temperature::Hot, None, memory));
         let parts = Parts { barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true, hides: false };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
