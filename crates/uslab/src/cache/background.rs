@@ -129,8 +129,9 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// Makes the library believe that the thread runs, for models of one thread: a process of many CPUs
-/// has this thread. The caller makes those of its visits that the model needs, by [`take_capacity`].
+/// Makes the library believe that the thread runs, for models of one thread: a process of many
+/// CPUs has this thread. The caller makes those of its visits that the model needs, by
+/// [`take_capacity`].
 pub fn pretend() {
     STATE.store(RUNNING, Relaxed);
     os::sleep::begin();
