@@ -24,7 +24,7 @@ pub(super) fn begin() -> bool {
     let _errno = os::errno::Preserved::new();
     let has_reaper = background::is_running();
     // Of a process that shares its memory with this one, the count does not tell.
-    let is_alone = os::thread::count() == Some(1 + u64::from(has_reaper))
+    let is_alone = os::thread::count() == Some(1 + usize::from(has_reaper))
         && os::process::is_own()
         && os::sleep::hold(has_reaper);
     DEPTH.fetch_add(u32::from(is_alone), Relaxed);

@@ -21,7 +21,7 @@ const ID_OFFSET: usize = match () {
 };
 
 /// The number of threads of the process; `None` without `/proc`.
-pub fn count() -> Option<u64> {
+pub fn count() -> Option<usize> {
     let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
     let path = c"/proc/self/task".as_ptr();
     // SAFETY: the path is NUL-terminated, and `status` a place for the answer.
@@ -31,7 +31,7 @@ pub fn count() -> Option<u64> {
     // SAFETY: the call filled it.
     let links = unsafe { status.assume_init() }.st_nlink;
     // Each thread has a directory there, whose parent link counts, beside the two of any directory.
-    (links as u64).checked_sub(2)
+    (links as usize).checked_sub(2)
 }
 
 /// The address of the calling thread's descriptor.
