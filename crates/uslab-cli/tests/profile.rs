@@ -69,7 +69,9 @@ fn ctrl_c_leaves_the_old_file_or_the_new_one_and_nothing_else() {
         let is_there = || fs::read_dir(place("out")).expect("a folder").count() > 1;
         while !is_there() && writing.try_wait().expect("watched").is_none() {}
         was_there += usize::from(is_there());
-        kill(Pid::from_raw(writing.id() as i32), Signal::SIGINT).expect("sent");
+        if writing.try_wait().expect("watched").is_none() {
+            kill(Pid::from_raw(writing.id() as i32), Signal::SIGINT).expect("sent");
+        }
         writing.wait().expect("ended");
         assert!(!is_there(), "a temporary file is left");
         let now = fs::read_to_string(&out).expect("there");
