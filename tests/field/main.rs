@@ -47,6 +47,7 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
 }
 
 mod auto;
+mod cancel;
 mod churn;
 mod copies;
 mod cpus;
