@@ -61,5 +61,6 @@ mod recorded;
 mod running;
 mod scheduling;
 mod seen;
+mod sigwait;
 mod starts;
 mod verdicts;
