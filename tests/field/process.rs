@@ -22,6 +22,11 @@ both_modes! {
             run("first_thread", &[when], mode);
         }
     },
+    // A small program, and one with a background thread.
+    forks_in_handlers => |mode| {
+        run("handler_forks", &["300", "0"], mode);
+        run("handler_forks", &["20", "40"], mode);
+    },
     raw_clone_has_its_own_thread => |mode| run("raw_clone", &["thread"], mode),
     fork_child_has_no_descriptors => has_no_descriptors,
     deepbind_is_taken_off => |mode| run_deepbind(mode, false, "same malloc"),

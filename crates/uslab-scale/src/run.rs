@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
+use uslab::internal::background;
 
 /// Predicts how a workload scales on a machine that is not at hand.
 #[derive(Parser)]
@@ -93,13 +94,18 @@ pub fn main() {
         return print(&of_peer(&args, peer));
     }
     if args.timed {
+        background::pretend();
         return print(&timed(&args));
     }
     uslab::internal::cpu::pretend(args.cpus, args.nodes, args.cpus_of_cache);
     if let Some(caches) = args.fork {
         return crate::fork::measure(caches);
     }
+    background::pretend();
     let mut workload = Workload::new(&args.workload, args.cpus);
+    // A measurement lasts less than a millisecond of the model's time, and seconds of this
+    // machine's.
+    uslab::set_decay(None);
     let names = Names::read();
     let header = uslab::internal::header();
     let arena = header.arena_start.load(Relaxed)
@@ -117,6 +123,9 @@ pub fn main() {
     };
     for turn in 0..before * args.cpus {
         let cpu = turn % args.cpus;
+        // The thread comes when a growing cache wakes it. Its looks, twice a second, are further
+        // apart than all operations of a run in the model's time.
+        background::take_capacity();
         if turn < (before - workload.seen()) * args.cpus {
             fake.set(cpu);
             workload.step(cpu);

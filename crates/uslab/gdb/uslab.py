@@ -233,7 +233,7 @@ class Cache:
         barns = u64(self.cpu + facts["CpuCache.barns"])
         for group in range(u64(self.cpu + facts["CpuCache.groups"])):
             stacks = barns + group * facts["Barn.bytes"] + facts["Barn.stacks"]
-            fulls = min(u64(stacks + facts["Stacks.fulls"]), 64)
+            fulls = min(u32(stacks + facts["Stacks.fulls"]), 64)
             for sheaf in words(stacks + facts["Stacks.full"], fulls):
                 yield sheaf, "a full sheaf of barn %d" % group, None
 

@@ -112,7 +112,7 @@ pub mod internal {
     /// For the tests.
     #[cfg(not(loom))]
     pub use crate::{
-        cache::{home_of, node_of_memory, policy_of_memory, start},
+        cache::{background, home_of, node_of_memory, policy_of_memory, start},
         counters::{header, layout, record, records},
         os::{cpu, invariant::switch_off as switch_checks_off, memory::page_bytes, numa::policy_at},
         pages::{

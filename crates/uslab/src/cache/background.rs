@@ -17,6 +17,7 @@
 use super::looks::Looks;
 use super::{hooks, requests, state, trim};
 use crate::os::process::Relation;
+use crate::percpu::adapt;
 use crate::{os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -128,6 +129,19 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     STATE.store(FORBIDDEN, Release);
     os::first::take_over_signals();
     core::ptr::null_mut()
+}
+
+/// Makes the library believe that the thread runs, for models of one thread: a process of many
+/// CPUs has this thread. The caller makes those of its visits that the model needs, by
+/// [`take_capacity`].
+pub fn pretend() {
+    STATE.store(RUNNING, Relaxed);
+    os::sleep::begin();
+}
+
+/// Takes the capacity that growing caches wait for, as the thread does when they wake it.
+pub fn take_capacity() {
+    adapt::search();
 }
 
 /// Resets the state in a fork child: the thread does not exist here, and its descriptors are the

@@ -43,6 +43,11 @@ impl Core {
         self.cpu.counted_row()
     }
 
+    /// Notes whether the profile counts what allocations pop from the counted row.
+    pub(crate) fn set_counted(&self, is_counted: bool) {
+        self.cpu.set_counted(is_counted);
+    }
+
     /// Forgets the distances to the next samples.
     pub(crate) fn forget_distances(&self) {
         self.cpu.forget_distances();

@@ -13,11 +13,16 @@
 //! The parent and the child undo it backwards. The child has a single thread, so it resets the
 //! locks instead of waking waiters that do not exist there.
 //!
+//! A process whose only other thread is the background thread, asleep, needs none of this: its
+//! memory does not change while it is copied, and the child goes on where the parent stands
+//! (`cache/alone.rs`). So such a fork is cheap, and works in a signal handler that interrupted this
+//! library. Handlers of crashes fork to start a debugger.
+//!
 //! The child loses what other threads had in flight at that moment (a sheaf between two slots, a
 //! page between two lists). The loss is bounded by the number of those threads, and nothing is
 //! shared.
 
-use super::{background, debugged, hooks, registry, state, trim};
+use super::{alone, background, debugged, hooks, registry, state, trim};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::assert_valid;
@@ -39,6 +44,12 @@ fn for_each_cpu_cache(visit: &dyn Fn(&percpu::CpuCache)) {
 }
 
 extern "C" fn prepare() {
+    if alone::begin() {
+        counters::note_fork();
+        pages::note_fork();
+        (hooks::get().note_fork)();
+        return;
+    }
     os::fork::lock_streams();
     percpu::begin_fork();
     state::lock_for_fork();
@@ -48,6 +59,7 @@ extern "C" fn prepare() {
     percpu::local::lock_for_fork();
     percpu::hide_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());
+    (hooks::get().note_fork)();
     (hooks::get().before_fork)();
     registry::for_each(|core| core.cpu.slabs().lock_for_fork());
     sheaf::slabs().iter().for_each(|slabs| slabs.lock_for_fork());
@@ -60,6 +72,7 @@ fn undo(child: bool) {
     registry::for_each(|core| core.cpu.slabs().unlock_after_fork(child));
     (hooks::get().after_fork)(child);
     if child {
+        (hooks::get().in_child)();
         debugged::reset_in_child();
         trim::reset_in_child();
         background::reset_in_child();
@@ -77,6 +90,9 @@ fn undo(child: bool) {
 }
 
 extern "C" fn parent() {
+    if alone::is() {
+        return alone::end();
+    }
     undo(false);
 }
 
@@ -84,6 +100,13 @@ extern "C" fn child() {
     // First of all: the child's figures must not go into the parent's file.
     counters::publish_in_child();
     only_thread_left(os::Futex::thread_key);
+    if alone::is() {
+        (hooks::get().in_child)();
+        background::reset_in_child();
+        pages::reset_in_child();
+        os::first::reset_in_child();
+        return alone::end_in_child();
+    }
     undo(true);
     // After the locks are free: a thread's first value of a late key is allocated.
     os::first::reset_in_child();

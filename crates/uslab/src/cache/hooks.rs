@@ -27,6 +27,10 @@ pub(crate) struct Hooks {
     pub before_fork: fn(),
     /// Undoes `before_fork`; the argument is true in the child.
     pub after_fork: fn(bool),
+    /// Called before each fork, also one that takes no locks.
+    pub note_fork: fn(),
+    /// Called in each child, after `after_fork` if that is called. It is the only thread there.
+    pub in_child: fn(),
     /// Called if there are no pages for this many bytes. Frees some, bit by bit, until the attempt
     /// succeeds; returns false if it never did. May call back into the program.
     pub short: fn(usize, &mut dyn FnMut() -> bool) -> bool,
@@ -48,6 +52,8 @@ impl Hooks {
     pub const ALONE: Hooks = Hooks {
         before_fork: || {},
         after_fork: |_| {},
+        note_fork: || {},
+        in_child: || {},
         short: trim::short,
         beyond_soft: trim::keep_soft,
         listen: None,

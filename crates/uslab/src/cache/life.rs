@@ -66,7 +66,7 @@ pub(super) fn create(
         let text: &'static str = core::str::from_utf8_unchecked(text);
         // Memory of a policy is no node's: objects have one home, and a cache one row of slots.
         let nodes = if policy == NumaPolicy::Local { state::nodes() } else { 1 };
-        let tallies = Tally::lines(parts.tallies, state::cpus());
+        let tallies = Tally::lines(parts.tallies, state::cpus(), geometry.object_bytes);
         let memory = NodeMemory { start: parts.lists, nodes, shared: None, tallies };
         let owner = CpuCache::owner(parts.slots, id);
         // A cache that the program chose to debug has no sheaves where start-up hid none.

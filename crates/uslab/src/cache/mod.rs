@@ -18,6 +18,7 @@
 //! objects.
 
 mod alloc;
+mod alone;
 pub mod background;
 mod body;
 mod boxes;

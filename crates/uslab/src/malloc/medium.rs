@@ -155,12 +155,14 @@ pub(super) fn settle(class: Medium) {
     registry::with_lock(|| match row.filter(|_| is_wanted()) {
         Some(row) => {
             core.forget_distances();
+            core.set_counted(true);
             state.set_counting(Some(core));
             class.publish(row);
         }
         None => {
             class.publish(core.slots());
             state.set_counting(None);
+            core.set_counted(false);
         }
     });
 }

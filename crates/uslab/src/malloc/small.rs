@@ -145,6 +145,7 @@ pub(super) fn settle(class: Class) {
             match row {
                 Some(row) => {
                     core.forget_distances();
+                    core.set_counted(true);
                     publish(class, row);
                     // Last: who finds it set may sample.
                     state.set_counting(Some(core));
@@ -159,6 +160,7 @@ pub(super) fn settle(class: Class) {
                         return false;
                     }
                     publish(class, core.slots());
+                    core.set_counted(false);
                 }
             }
             true

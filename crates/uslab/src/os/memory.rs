@@ -209,6 +209,15 @@ pub fn limit_addresses() {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
 }
 
+/// Whether the page at `start` is mapped. False also where the kernel refuses to answer.
+#[cfg(test)]
+pub fn is_mapped(start: usize) -> bool {
+    let mut residence = 0u8;
+    // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
+    // not mapped.
+    unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) == 0 }
+}
+
 /// Whether there is memory behind the page at `start`.
 #[cfg(test)]
 pub fn is_resident(start: usize) -> bool {

@@ -33,8 +33,12 @@ pub struct Threads {
     pub(super) writes_action: AtomicBool,
     /// Whether the first thread of the process has ended; see [`super::first`].
     pub(super) first_has_ended: AtomicBool,
+    /// Whether the background thread sleeps, and the forks that keep it asleep; see
+    /// [`super::sleep`].
+    pub(super) rests: AtomicBool,
+    pub(super) holders: AtomicU32,
     /// Fills the page, so that no other static shares it.
-    _rest: [u8; PAGE_BYTES - 20],
+    _rest: [u8; PAGE_BYTES - 24],
 }
 
 const _: () = assert!(size_of::<Threads>() == PAGE_BYTES);
@@ -50,7 +54,9 @@ pub static THREADS: Threads = Threads {
     passes: AtomicU32::new(0),
     writes_action: AtomicBool::new(false),
     first_has_ended: AtomicBool::new(false),
-    _rest: [0; PAGE_BYTES - 20],
+    rests: AtomicBool::new(false),
+    holders: AtomicU32::new(0),
+    _rest: [0; PAGE_BYTES - 24],
 };
 
 /// How the calling thread's process relates to the process that claimed the page.
@@ -118,6 +124,12 @@ pub fn end_with(status: i32) {
 pub fn end_at_once() -> ! {
     // SAFETY: no preconditions.
     unsafe { libc::_exit(127) }
+}
+
+/// Whether this is the process that claimed the page: no child, with a copy of the memory or with
+/// the memory itself. One system call.
+pub fn is_own() -> bool {
+    THREADS.owner.load(Relaxed) == super::file::process_id()
 }
 
 /// The [`Relation`] of the calling thread; one system call.

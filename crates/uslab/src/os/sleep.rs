@@ -42,7 +42,7 @@ pub fn has_background_thread() -> bool {
 pub fn for_ms(ms: u64) {
     let must_end = THREADS.first_has_ended.load(SeqCst);
     if !must_end && STATE.compare_exchange(AWAKE, TIMED, SeqCst, Relaxed).is_ok() {
-        Futex::wait_for(STATE, TIMED, ms);
+        rest(|| Futex::wait_for(STATE, TIMED, ms));
     }
     STATE.store(AWAKE, SeqCst);
 }
@@ -63,13 +63,50 @@ pub fn until_activity(still_idle: impl FnOnce() -> bool, is_asked: Option<fn() -
         if still_idle() {
             while STATE.load(Relaxed) == IDLE && !is_asked.is_some_and(|is_asked| is_asked()) {
                 match is_asked {
-                    None => Futex::wait(STATE, IDLE),
-                    Some(_) => Futex::wait_for(STATE, IDLE, LOOK_MS),
+                    None => rest(|| Futex::wait(STATE, IDLE)),
+                    Some(_) => rest(|| Futex::wait_for(STATE, IDLE, LOOK_MS)),
                 }
             }
         }
     }
     STATE.store(AWAKE, SeqCst);
+}
+
+/// Runs `sleep` on the background thread: a system call that sleeps, and no more. The thread holds
+/// no lock and changes nothing of the library meanwhile, and a fork may keep it so beyond the end
+/// of the sleep.
+pub fn rest<T>(sleep: impl FnOnce() -> T) -> T {
+    THREADS.rests.store(true, SeqCst);
+    let result = sleep();
+    // Either this thread sees the fork, or the fork sees that this thread does not rest.
+    THREADS.rests.store(false, SeqCst);
+    loop {
+        match THREADS.holders.load(SeqCst) {
+            0 => return result,
+            holders => Futex::wait(&THREADS.holders, holders),
+        }
+    }
+}
+
+/// Keeps the background thread asleep until [`release`]; `is_there` tells whether there is one.
+/// False, with nothing changed, if it works and goes on for 50 ms.
+pub fn hold(is_there: bool) -> bool {
+    const TRIES: u32 = 50;
+    THREADS.holders.fetch_add(1, SeqCst);
+    for _ in 0..TRIES {
+        if !is_there || THREADS.rests.load(SeqCst) {
+            return true;
+        }
+        pause(1);
+    }
+    release();
+    false
+}
+
+/// Undoes [`hold`].
+pub fn release() {
+    THREADS.holders.fetch_sub(1, SeqCst);
+    Futex::wake_all(&THREADS.holders);
 }
 
 /// Sleeps for `ms` milliseconds, on any thread; no call ends it early.
@@ -104,4 +141,6 @@ pub fn end() {
 pub fn reset_in_child() {
     STATE.store(AWAKE, Relaxed);
     THREADS.has_background_thread.store(false, Relaxed);
+    THREADS.rests.store(false, Relaxed);
+    THREADS.holders.store(0, Relaxed);
 }

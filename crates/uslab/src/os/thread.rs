@@ -20,6 +20,20 @@ const ID_OFFSET: usize = match () {
     () => 0,
 };
 
+/// The number of threads of the process; `None` without `/proc`.
+pub fn count() -> Option<usize> {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
+    let path = c"/proc/self/task".as_ptr();
+    // SAFETY: the path is NUL-terminated, and `status` a place for the answer.
+    if unsafe { libc::fstatat(libc::AT_FDCWD, path, status.as_mut_ptr(), 0) } != 0 {
+        return None;
+    }
+    // SAFETY: the call filled it.
+    let links = unsafe { status.assume_init() }.st_nlink;
+    // Each thread has a directory there, whose parent link counts, beside the two of any directory.
+    (links as usize).checked_sub(2)
+}
+
 /// The address of the calling thread's descriptor.
 pub fn descriptor() -> usize {
     // SAFETY: no preconditions.

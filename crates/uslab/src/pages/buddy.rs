@@ -159,7 +159,7 @@ pub(super) fn lock() -> Guard<'static, Buddy> {
 
 pub(super) fn lock_for_fork() {
     BUDDY.acquire_for_fork();
-    collapse::note_fork();
+    note_fork();
     boot::lock_for_fork();
 }
 
@@ -167,14 +167,25 @@ pub(super) fn unlock_after_fork(child: bool) {
     boot::unlock_after_fork(child);
     if child {
         BUDDY.reset_in_child();
-        let mut buddy = BUDDY.lock();
-        // The thread that was at it is not here.
-        buddy.collapsing = None;
-        let dirty_pages = buddy.dirty_pages;
-        buddy.policy.keep(dirty_pages);
+        reset_in_child();
     } else {
         BUDDY.release_after_fork();
     }
+}
+
+/// In a fork child: the thread that was at a collapse is not here, and free memory is shared with
+/// the parent. Does nothing if the forking thread was interrupted with the lock.
+pub(super) fn reset_in_child() {
+    if let Some(mut buddy) = BUDDY.try_lock() {
+        buddy.collapsing = None;
+        let dirty_pages = buddy.dirty_pages;
+        buddy.policy.keep(dirty_pages);
+    }
+}
+
+/// Notes a fork.
+pub(super) fn note_fork() {
+    collapse::note_fork();
 }
 
 impl Buddy {

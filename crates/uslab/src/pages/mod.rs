@@ -169,6 +169,16 @@ pub fn note_replaced(first: PageIndex, pages: usize) {
     buddy::lock().note_moved(first, pages);
 }
 
+/// Notes a fork that takes no locks: the process has no other thread that works.
+pub fn note_fork() {
+    buddy::note_fork();
+}
+
+/// In the child of a fork that took no locks.
+pub fn reset_in_child() {
+    buddy::reset_in_child();
+}
+
 /// Takes all locks of this layer, for a fork.
 pub fn lock_for_fork() {
     cpu_pages::lock_for_fork();

@@ -29,15 +29,18 @@ const CPU_FULL_BYTES: usize = 32 << 10;
 const LEAST_FULL_BYTES: usize = 128 << 10;
 const MOST_FULL_BYTES: usize = 1 << 20;
 
+/// The counts stand first, on the line of the lock: a call takes that line from another CPU
+/// anyway, and each other one prolongs its hold by a transfer.
+#[repr(C)]
 struct Stacks {
-    full: [*mut Sheaf; ROOM],
-    fulls: usize,
-    empty: [*mut Sheaf; ROOM],
-    empties: usize,
+    fulls: u32,
+    empties: u32,
     /// The least number of full sheaves since the period began: so many were not used in it.
-    least_fulls: usize,
+    least_fulls: u32,
     /// The same of empty sheaves.
-    least_empties: usize,
+    least_empties: u32,
+    full: [*mut Sheaf; ROOM],
+    empty: [*mut Sheaf; ROOM],
 }
 
 // SAFETY: the barn owns the sheaves whose pointers it holds.
@@ -82,7 +85,7 @@ impl Barn {
     pub const fn new(full_bytes: usize) -> Barn {
         let nothing = [core::ptr::null_mut(); ROOM];
         let stacks =
-            Stacks { full: nothing, fulls: 0, empty: nothing, empties: 0, least_fulls: 0, least_empties: 0 };
+            Stacks { fulls: 0, empties: 0, least_fulls: 0, least_empties: 0, full: nothing, empty: nothing };
         Barn {
             stacks: Lock::new(Rank::Barn, stacks),
             hint: CachePadded(Hint { fulls: AtomicUsize::new(0), full_bytes }),
@@ -109,8 +112,8 @@ impl Barn {
         let mut stacks = self.stacks.lock();
         let before = stacks.fulls;
         let result = change(&mut stacks);
-        if stacks.fulls != before {
-            self.hint.fulls.store(stacks.fulls, Relaxed);
+        if stacks.fulls != before && self.fulls() != stacks.fulls as usize {
+            self.hint.fulls.store(stacks.fulls as usize, Relaxed);
         }
         self.assert_valid(&stacks);
         result
@@ -123,23 +126,25 @@ impl Barn {
     }
 
     /// Takes a full sheaf, if there is one. In exchange it puts `empty` (null for none) into the
-    /// barn if there is room; the flag returned is true if it did.
-    pub fn take_full(&self, empty: *mut Sheaf) -> Option<(*mut Sheaf, bool)> {
-        let mut has_put_empty = false;
-        let full = self.change(|stacks| {
-            // A corrupted one is lost. Then the caller keeps the empty one.
-            let full = (stacks.fulls > 0).then(|| stacks.pop_full()).filter(|&full| is_sheaf(full));
-            has_put_empty = full.is_some() && stacks.push_empty(empty);
-            full
+    /// barn if there is room, and leaves null in its place.
+    pub fn take_full(&self, empty: &mut *mut Sheaf) -> Option<*mut Sheaf> {
+        let full = self.take(|stacks| {
+            if stacks.fulls == 0 {
+                return core::ptr::null_mut();
+            }
+            if stacks.push_empty(*empty) {
+                *empty = core::ptr::null_mut();
+            }
+            stacks.pop_full(&self.hint.fulls)
         });
-        full.map(|full| (full, has_put_empty))
+        (!full.is_null()).then_some(full)
     }
 
     /// Puts `full`, which holds up to `bytes` of objects, into the barn if there is room; returns
     /// whether it did.
     pub fn put_full(&self, full: *mut Sheaf, bytes: usize) -> bool {
         let room = self.room(bytes);
-        self.change(|stacks| stacks.push_full(full, room))
+        self.change(|stacks| stacks.push_full(full, room, &self.hint.fulls))
     }
 
     /// Puts `full` into the barn, and takes an empty sheaf in exchange (null if there is none).
@@ -147,7 +152,7 @@ impl Barn {
     pub fn exchange_full(&self, full: *mut Sheaf, bytes: usize) -> Option<*mut Sheaf> {
         let (room, mut is_put) = (self.room(bytes), false);
         let empty = self.take(|stacks| {
-            is_put = stacks.push_full(full, room);
+            is_put = stacks.push_full(full, room, &self.hint.fulls);
             if is_put { stacks.pop_empty() } else { core::ptr::null_mut() }
         });
         is_put.then_some(empty)
@@ -167,7 +172,8 @@ impl Barn {
     pub fn take_any(&self) -> Option<*mut Sheaf> {
         self.change(|stacks| {
             loop {
-                let sheaf = if stacks.fulls > 0 { stacks.pop_full() } else { stacks.pop_empty() };
+                let sheaf =
+                    if stacks.fulls > 0 { stacks.pop_full(&self.hint.fulls) } else { stacks.pop_empty() };
                 // A corrupted one is lost.
                 if sheaf.is_null() || is_sheaf(sheaf) {
                     return (!sheaf.is_null()).then_some(sheaf);
@@ -188,7 +194,7 @@ impl Barn {
                     return None;
                 };
                 let oldest = sheaves[0];
-                sheaves.copy_within(1..*count, 0);
+                sheaves.copy_within(1..*count as usize, 0);
                 *count -= 1;
                 *least -= 1;
                 ownership::claim(oldest);
@@ -211,10 +217,7 @@ impl Barn {
     /// Calls `visit` for each sheaf in the barn, under its lock.
     pub fn for_each_sheaf(&self, mut visit: impl FnMut(*mut Sheaf)) {
         let stacks = self.stacks.lock();
-        stacks.full[..stacks.fulls]
-            .iter()
-            .chain(&stacks.empty[..stacks.empties])
-            .for_each(|&sheaf| visit(sheaf));
+        stacks.fulls().iter().chain(stacks.empties()).for_each(|&sheaf| visit(sheaf));
     }
 
     /// Takes the barn's lock for the duration of a fork.
@@ -229,24 +232,38 @@ impl Barn {
 }
 
 impl Stacks {
-    fn push_full(&mut self, full: *mut Sheaf, most: usize) -> bool {
-        let room = self.fulls < most;
+    fn fulls(&self) -> &[*mut Sheaf] {
+        &self.full[..self.fulls as usize]
+    }
+
+    fn empties(&self) -> &[*mut Sheaf] {
+        &self.empty[..self.empties as usize]
+    }
+
+    /// Adds a full sheaf, if there are fewer than `most`. Shows the number in `shown` at once: the
+    /// processor takes that line while the call goes on, and the unlock need not wait for it.
+    fn push_full(&mut self, full: *mut Sheaf, most: usize, shown: &AtomicUsize) -> bool {
+        let room = (self.fulls as usize) < most;
         if room {
             invariant!(!full.is_null(), "a full sheaf is not null");
             ownership::release(full);
-            self.full[self.fulls] = full;
+            shown.store(self.fulls as usize + 1, Relaxed);
+            self.full[self.fulls as usize] = full;
             self.fulls += 1;
         }
         room
     }
 
-    /// Takes the full sheaf that was put last. There must be one.
-    fn pop_full(&mut self) -> *mut Sheaf {
+    /// Takes the full sheaf that was put last. There must be one. Shows the number as
+    /// [`Stacks::push_full`] does.
+    fn pop_full(&mut self, shown: &AtomicUsize) -> *mut Sheaf {
         invariant!(self.fulls > 0, "a barn that gives a full sheaf has one");
         self.fulls -= 1;
+        shown.store(self.fulls as usize, Relaxed);
         self.least_fulls = self.least_fulls.min(self.fulls);
-        ownership::claim(self.full[self.fulls]);
-        self.full[self.fulls]
+        let full = self.full[self.fulls as usize];
+        ownership::claim(full);
+        full
     }
 
     fn pop_empty(&mut self) -> *mut Sheaf {
@@ -255,15 +272,16 @@ impl Stacks {
         }
         self.empties -= 1;
         self.least_empties = self.least_empties.min(self.empties);
-        ownership::claim(self.empty[self.empties]);
-        self.empty[self.empties]
+        let empty = self.empty[self.empties as usize];
+        ownership::claim(empty);
+        empty
     }
 
     fn push_empty(&mut self, empty: *mut Sheaf) -> bool {
-        let room = !empty.is_null() && self.empties < ROOM;
+        let room = !empty.is_null() && (self.empties as usize) < ROOM;
         if room {
             ownership::release(empty);
-            self.empty[self.empties] = empty;
+            self.empty[self.empties as usize] = empty;
             self.empties += 1;
         }
         room

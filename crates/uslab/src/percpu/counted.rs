@@ -85,6 +85,17 @@ impl CpuCache {
         Some(self.counted.load(Acquire))
     }
 
+    /// Notes whether a profile counts what allocations pop from the counted row. Until it counts no
+    /// more, no object enters the row uncharged: the row lends none.
+    pub fn set_counted(&self, is_counted: bool) {
+        self.is_counted.store(is_counted, Relaxed);
+    }
+
+    /// Whether the slow path may leave objects in the row to allocate from that no profile charged.
+    pub(super) fn may_lend(&self) -> bool {
+        self.lends() && !self.is_hiding() && !self.is_counted.load(Relaxed)
+    }
+
     /// The first slot of the counted row; null before it is made.
     pub fn counted_row(&self) -> *mut Slot {
         self.counted.load(Acquire)
@@ -156,13 +167,13 @@ impl CpuCache {
         };
         self.used.add_cpu(access.cpu());
         let have = match exchange_main(&access, dummy()) {
-            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
+            // A corrupted one is lost.
+            Exchanged::Old(sheaf) if !is_dummy(sheaf) && reopen_taken(sheaf) => sheaf,
             _ => sheaf::alloc(self.counted_size(), node),
         };
         if have.is_null() {
             return self.take_one_counted(charged);
         }
-        reopen(have);
         let mut sheaf = Owned(have);
         // Usually 0; another thread may have filled it meanwhile.
         let count = sheaf.count();
@@ -242,7 +253,9 @@ impl CpuCache {
     #[cold]
     #[inline(never)]
     fn discard_sheaf(&self, sheaf: *mut Sheaf) {
-        reopen(sheaf);
+        if !reopen_taken(sheaf) {
+            return;
+        }
         let mut owned = Owned(sheaf);
         self.discard(owned.objects());
         owned.set_count(0);
@@ -291,6 +304,16 @@ pub(super) fn reopen(sheaf: *mut Sheaf) -> bool {
         unsafe { (*sheaf).capacity.store(sheaf::room(sheaf) as u32, Relaxed) };
     }
     is_counted
+}
+
+/// Gives a sheaf that the caller took out of a counted slot its capacity back. False, with a
+/// report, if it is no sheaf any more.
+pub(super) fn reopen_taken(sheaf: *mut Sheaf) -> bool {
+    // First: a wild pointer leads to no memory.
+    if sheaf::room(sheaf) > 0 {
+        reopen(sheaf);
+    }
+    sheaf::is_sheaf(sheaf)
 }
 
 /// Takes the sheaf out of a counted slot, for a drain. No sequence works on it after a barrier.

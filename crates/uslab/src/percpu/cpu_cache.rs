@@ -50,6 +50,8 @@ pub struct CpuCache {
     pub(super) bypass: AtomicBool,
     /// The first slot of the counted row; null until it is made. See [`super::counted`].
     pub(super) counted: AtomicPtr<Slot>,
+    /// Whether a profile counts what that row serves.
+    pub(super) is_counted: AtomicBool,
     /// The CPUs and groups that threads have used it on.
     pub(super) used: Used,
     /// Whether every call takes the slow path for now; see [`super::hidden_row`].
@@ -149,6 +151,7 @@ impl CpuCache {
             hides: parts.hides,
             bypass: AtomicBool::new(false),
             counted: AtomicPtr::new(rows.lending),
+            is_counted: AtomicBool::new(false),
             used: Used::none(parts.cpus, parts.groups),
             is_hiding: AtomicBool::new(false),
             hidden_row: AtomicPtr::new(core::ptr::null_mut()),
@@ -237,8 +240,7 @@ impl CpuCache {
     #[inline(never)]
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
         if let [place] = out
-            && self.lends()
-            && !self.is_hiding()
+            && self.may_lend()
         {
             *place = self.take_and_lend();
             return !place.is_null();

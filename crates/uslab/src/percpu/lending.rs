@@ -14,6 +14,9 @@
 //! Where fewer objects than half of a lending sheaf are at hand, it adds some: a pair that goes
 //! round a few of them would come here every few calls.
 //!
+//! The counted row of a heap profile is the same row. While a profile counts, the slow path lends
+//! nothing: no countdown was charged for it.
+//!
 //! A lending sheaf holds at most [`LENT_BYTES`] of objects: pairs go round them, and should stay in
 //! the nearest cache.
 
@@ -53,7 +56,8 @@ impl CpuCache {
         }
         self.used.add_cpu(lending.cpu());
         let have = match exchange_main(&lending, dummy_of(lending.cpu().number())) {
-            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
+            // A corrupted one is lost, with its objects.
+            Exchanged::Old(sheaf) if !is_dummy(sheaf) && counted::reopen_taken(sheaf) => sheaf,
             _ => core::ptr::null_mut(),
         };
         let have = self.roomy(have, node);
@@ -111,7 +115,6 @@ impl CpuCache {
     fn roomy(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
         let most = self.most_lent();
         if !have.is_null() {
-            counted::reopen(have);
             let sheaf = Owned(have);
             if sheaf.count() > 0 || sheaf.capacity() >= most {
                 return have;

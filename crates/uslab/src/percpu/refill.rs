@@ -58,16 +58,16 @@ impl CpuCache {
             return got;
         }
         let spare = self.take_out(access, Which::Spare);
-        let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
+        let mut spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
         let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
             adapt::note_spare_objects(self.slabs().tally_of(access.cpu()));
             self.resized(Owned(spare), home.node)
         } else {
-            let taken = self.take_full(spare, home);
+            let taken = self.take_full(&mut spare, home);
             self.note_miss(access, Miss::Underflow, taken.is_some());
             match taken {
-                Some((full, has_put_empty)) => {
-                    if !has_put_empty && !spare.is_null() {
+                Some(full) => {
+                    if !spare.is_null() {
                         self.flush_and_free(&mut Owned(spare), Keep::Target);
                     }
                     let n = Owned(full).count() as i64;

@@ -78,14 +78,9 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
         // SAFETY: fresh boot memory of the size asked for; start-up is single-threaded, so no
         // thread reads the store yet.
         unsafe {
-            let slabs = Slabs::new(
-                owner,
-                name,
-                geometry,
-                Temperature::Hot,
-                None,
-                NodeMemory { start: memory, nodes, shared: None, tallies: Tally::lines(tallies, cpus) },
-            );
+            let tallies = Tally::lines(tallies, cpus, geometry.object_bytes);
+            let memory = NodeMemory { start: memory, nodes, shared: None, tallies };
+            let slabs = Slabs::new(owner, name, geometry, Temperature::Hot, None, memory);
             (*STORE.slabs.get())[i].write(slabs);
         }
     }

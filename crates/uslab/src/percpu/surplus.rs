@@ -56,7 +56,7 @@ impl CpuCache {
 
     /// Takes a full sheaf of the barn of the CPU's group, or of a richer one of its node. In
     /// exchange it puts `empty` (null for none) there, as `Barn::take_full` does.
-    pub(super) fn take_full(&self, empty: *mut Sheaf, home: Home) -> Option<(*mut Sheaf, bool)> {
+    pub(super) fn take_full(&self, empty: &mut *mut Sheaf, home: Home) -> Option<*mut Sheaf> {
         let own = self.barn(home.group).take_full(empty);
         if own.is_some() {
             self.note_stock(home.node, home.group);

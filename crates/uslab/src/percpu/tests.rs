@@ -16,6 +16,7 @@ mod broken;
 mod capacity;
 mod counted;
 mod hidden_row;
+mod lending;
 mod refused;
 mod used;
 
@@ -46,6 +47,17 @@ fn cache_on(
     bytes: usize,
     sheaf_capacity: usize,
 ) -> (&'static CpuCache, &'static Record) {
+    cache_by(cpus, nodes, bytes, sheaf_capacity, |slabs| slabs)
+}
+
+/// As [`cache_on`], with slabs that `change` has changed.
+fn cache_by(
+    cpus: usize,
+    nodes: usize,
+    bytes: usize,
+    sheaf_capacity: usize,
+    change: impl FnOnce(Slabs) -> Slabs,
+) -> (&'static CpuCache, &'static Record) {
     set_up!();
     let id = NEXT_ID.fetch_add(1, Relaxed);
     let geometry =
@@ -58,14 +70,9 @@ fn cache_on(
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
         let owner = CpuCache::owner(slots, id);
-        let slabs = Slabs::new(
-            owner,
-            "test",
-            geometry,
-            Temperature::Hot,
-            None,
-            NodeMemory { start: lists, nodes, shared: None, tallies: Tally::lines(tallies, cpus) },
-        );
+        let tallies = Tally::lines(tallies, cpus, geometry.object_bytes);
+        let memory = NodeMemory { start: lists, nodes, shared: None, tallies };
+        let slabs = change(Slabs::new(owner, "test", geometry, Temperature::Hot, None, memory));
         let parts = Parts { barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true, hides: false };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
@@ -359,7 +366,7 @@ fn a_barn_keeps_a_bounded_number_of_sheaves() {
         sheaf::Owned(sheaf).push_from(&[core::ptr::dangling_mut()]);
         sheaf
     };
-    assert!(barn.take_full(core::ptr::null_mut()).is_none());
+    assert!(barn.take_full(&mut core::ptr::null_mut()).is_none());
     let mut left = 0;
     let refused = loop {
         let sheaf = full();
@@ -371,11 +378,16 @@ fn a_barn_keeps_a_bounded_number_of_sheaves() {
     assert_eq!(left, 10);
     // With large objects a barn keeps two.
     assert!(!barn.put_full(refused, 1 << 20));
-    let (taken, has_put_empty) = barn.take_full(core::ptr::null_mut()).expect("it has full ones");
-    assert!(!has_put_empty);
-    let mut sheaves = std::vec![taken, refused];
+    let mut empty = core::ptr::null_mut();
+    let taken = barn.take_full(&mut empty).expect("it has full ones");
+    assert!(barn.take_empty().is_null());
+    empty = full();
+    sheaf::Owned(empty).set_count(0);
+    let second = barn.take_full(&mut empty).expect("it has full ones");
+    assert!(empty.is_null(), "the empty one is in the barn");
+    let mut sheaves = std::vec![taken, second, refused];
     sheaves.extend(core::iter::from_fn(|| barn.take_any()));
-    assert_eq!(sheaves.len(), left + 1);
+    assert_eq!(sheaves.len(), left + 2);
     for sheaf in sheaves {
         sheaf::Owned(sheaf).set_count(0);
         // SAFETY: empty and owned.

@@ -55,16 +55,11 @@ pub use sources::Choice as PressureChoice;
 
 /// The functions of this layer and, for forks, of `malloc` that the core calls.
 static HOOKS: Hooks = Hooks {
-    before_fork: || {
-        malloc::lock_for_fork();
-        registry::note_forker();
-    },
-    after_fork: |child| {
-        if child {
-            registry::reset_in_child();
-            listener::reset_in_child();
-        }
-        malloc::unlock_after_fork(child);
+    note_fork: registry::note_forker,
+    in_child: || {
+        registry::reset_in_child();
+        listener::reset_in_child();
+        (malloc::HOOKS.in_child)();
     },
     short: budget::short,
     beyond_soft: listener::keep_soft,

@@ -139,7 +139,7 @@ impl Slabs {
             tallies: tallies.as_ptr(),
             tally_count: tallies.len(),
             used_tallies: Marks::none(tallies.len()),
-            own: Tally::default(),
+            own: Tally::new(geometry.object_bytes),
         }
     }
 

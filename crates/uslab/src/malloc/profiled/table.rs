@@ -13,7 +13,6 @@
 //! Objects of the program's caches are found by their addresses. The heads of these chains are
 //! read without the lock first: most frees find none.
 
-use super::state;
 use crate::os::Lock;
 use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
 use crate::sync::Rank;
@@ -513,12 +512,7 @@ pub fn lock_for_fork() {
 }
 
 pub fn unlock_after_fork(child: bool) {
-    if child {
-        state::note_fork();
-        TABLE.reset_in_child();
-    } else {
-        TABLE.release_after_fork();
-    }
+    if child { TABLE.reset_in_child() } else { TABLE.release_after_fork() }
 }
 
 #[cfg(test)]

@@ -19,16 +19,20 @@ impl Barn {
 
     fn check_counts(&self, stacks: &Stacks) -> Checked {
         let subject = Subject::new("barn", self);
-        subject.at_most(stacks.fulls, ROOM, "a barn has no more full sheaves than its room")?;
-        subject.at_most(stacks.empties, ROOM, "a barn has no more empty sheaves than its room")?;
+        subject.at_most(stacks.fulls as usize, ROOM, "a barn has no more full sheaves than its room")?;
+        subject.at_most(stacks.empties as usize, ROOM, "a barn has no more empty sheaves than its room")?;
         subject.at_most(
-            stacks.least_fulls,
-            stacks.fulls,
+            stacks.least_fulls as usize,
+            stacks.fulls as usize,
             "the fewest full ones are no more than there are",
         )?;
-        subject.at_most(stacks.least_empties, stacks.empties, "the fewest empty ones are no more")?;
+        subject.at_most(
+            stacks.least_empties as usize,
+            stacks.empties as usize,
+            "the fewest empty ones are no more",
+        )?;
         let shown = self.hint.fulls.load(Relaxed);
-        subject.equal(shown, stacks.fulls, "the number for readers without the lock is right")
+        subject.equal(shown, stacks.fulls as usize, "the number for readers without the lock is right")
     }
 
     /// Checks the counts.
@@ -45,21 +49,21 @@ impl Barn {
         let stacks = self.stacks.lock();
         self.check_counts(&stacks)?;
         stacks.check(&mut check_objects)?;
-        Ok(stacks.fulls + stacks.empties)
+        Ok(stacks.fulls().len() + stacks.empties().len())
     }
 }
 
 impl Stacks {
     fn check(&self, check_objects: &mut dyn FnMut(*mut Sheaf) -> Checked) -> Checked {
         let subject = Subject::new("barn", self);
-        let (full, empty) = (&self.full[..self.fulls], &self.empty[..self.empties]);
+        let (full, empty) = (self.fulls(), self.empties());
         for (at, &sheaf) in full.iter().chain(empty).enumerate() {
             subject.holds(!sheaf.is_null() && !is_dummy(sheaf), "a barn holds sheaves, and no dummies")?;
             let is_twice = full.iter().chain(empty).skip(at + 1).any(|&other| other == sheaf);
             subject.holds(!is_twice, "a sheaf stands in a barn once")?;
             ownership::check(sheaf)?;
             let sheaf_subject = Subject::new("sheaf", sheaf);
-            if at < self.fulls {
+            if at < full.len() {
                 sheaf_subject.at_least(Owned(sheaf).count(), 1, "a full sheaf has an object")?;
                 check_objects(sheaf)?;
             } else {

@@ -157,7 +157,7 @@ fn a_foreign_object_in_a_barn_is_found() {
     let objects = alloc(cache, 500);
     free(cache, &objects[..400]);
     let barn = &cache.barns()[0];
-    let sheaf = barn.take_full(core::ptr::null_mut()).expect("there is a full one").0;
+    let sheaf = barn.take_full(&mut core::ptr::null_mut()).expect("there is a full one");
     let object = core::mem::replace(&mut Owned(sheaf).objects()[0], core::ptr::dangling_mut());
     assert!(barn.put_full(sheaf, 64));
     let invalid = cache.check().unwrap_err();
