@@ -47,6 +47,7 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
 }
 
 mod auto;
+mod cancel;
 mod churn;
 mod copies;
 mod cpus;
@@ -60,5 +61,6 @@ mod recorded;
 mod running;
 mod scheduling;
 mod seen;
+mod sigwait;
 mod starts;
 mod verdicts;

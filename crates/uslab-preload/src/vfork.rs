@@ -142,8 +142,8 @@ extern "C" fn in_parent(result: c_long, signals: u64, area: usize, bytes: usize)
     }
     let child = result as libc::pid_t;
     if !was_protected {
-        // SAFETY: the child is this process's, and has ended.
-        unsafe { libc::waitpid(child, core::ptr::null_mut(), libc::__WALL) };
+        // The child has ended.
+        uslab::internal::calls::wait_for(child, &mut 0, libc::__WALL);
         return by_fork();
     }
     child

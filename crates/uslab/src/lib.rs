@@ -95,7 +95,7 @@ pub mod internal {
         debug::leaks::at_exit as report_leaks_at_exit,
         debug::regions::{Region, for_each_region},
         malloc::classes::{CLASSES, Class, MAX_SMALL_BYTES},
-        os::{errno, fault, file::process_id, report},
+        os::{calls, errno, fault, file::process_id, report},
         pages::PAGE_BYTES,
         percpu::local::Window,
         profile::{start_from_environment as start_profile, write_at_exit as write_profile_at_exit},

@@ -1,5 +1,5 @@
-//! Callbacks and destructors that misbehave: they unregister each other's shrinkers, panic, or
-//! insert into a cache that a caller further up the stack uses. Nothing hangs, aborts or leaks.
+//! Callbacks and destructors that misbehave: they unregister each other's shrinkers, panic, fault,
+//! or insert into a cache that a caller further up the stack uses. Nothing hangs, aborts or leaks.
 //!
 //! A watchdog ends the process if a test hangs.
 #![cfg(not(loom))]
@@ -305,6 +305,51 @@ fn a_panic_on_a_thread_of_the_library_ends_only_the_shrinker() {
         assert_eq!(CALLED.get().unwrap(), "uslab-shrink\n");
         uslab::set_limit(0, 0).unwrap();
         std::mem::forget(cache);
+    });
+}
+
+static CLOSED_PAGE: AtomicUsize = AtomicUsize::new(0);
+static FAULTS: AtomicUsize = AtomicUsize::new(0);
+
+/// Opens the page that the instruction could not write to.
+extern "C" fn open_page(_: libc::c_int) {
+    FAULTS.fetch_add(1, SeqCst);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the page is the test's; the call is async-signal-safe.
+    unsafe { libc::mprotect(CLOSED_PAGE.load(SeqCst) as *mut _, 4096, access) };
+}
+
+/// The library's thread blocks all signals, but not those of the callback's own instructions.
+#[test]
+fn a_callback_in_the_background_may_rely_on_the_handler_of_its_faults() {
+    in_both_modes("a_callback_in_the_background_may_rely_on_the_handler_of_its_faults", &[], || {
+        watchdog();
+        static CALLED: OnceLock<String> = OnceLock::new();
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh mapping; the handler is a function of that type.
+        unsafe {
+            let page = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0);
+            CLOSED_PAGE.store(page as usize, SeqCst);
+            libc::signal(libc::SIGSEGV, open_page as *const () as usize);
+        }
+        let _asked = when_asked(|| {
+            CALLED.get_or_init(|| {
+                // SAFETY: the handler opens the page.
+                unsafe { (CLOSED_PAGE.load(SeqCst) as *mut u8).write_volatile(1) };
+                std::fs::read_to_string("/proc/thread-self/comm").unwrap()
+            });
+        });
+        let objects: Vec<*mut u8> = (0..2000).map(|_| uslab::malloc::malloc(4000)).collect();
+        uslab::set_limit(1 << 20, 0).unwrap();
+        let start = Instant::now();
+        while CALLED.get().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(30), "the background thread calls no shrinker");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!((CALLED.get().unwrap().as_str(), FAULTS.load(SeqCst)), ("uslab-shrink\n", 1));
+        uslab::set_limit(0, 0).unwrap();
+        // SAFETY: each was allocated above.
+        objects.into_iter().for_each(|object| unsafe { uslab::malloc::free(object) });
     });
 }
 

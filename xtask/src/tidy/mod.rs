@@ -7,6 +7,7 @@
 //! ```text
 //!   layers.rs       which module of the library may use which
 //!   boundaries.rs   where assembly and syscalls may stand
+//!   cancellation.rs the C library's cancellation points, which the library must not use
 //!   text.rs         headers, length, leftovers, whitespace, paths of one machine, inherited lints
 //!   voice.rs        the width of prose, and words that name no actor
 //!   markdown.rs     links that lead nowhere
@@ -16,6 +17,7 @@
 //! work. Every package inherits these lints of the workspace.
 
 mod boundaries;
+mod cancellation;
 mod layers;
 mod markdown;
 mod source;
@@ -131,6 +133,7 @@ fn check(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<Violation> {
             source = source::read(file.text);
             violations.extend(layers::check(file, &source));
             violations.extend(boundaries::check(file, &source));
+            violations.extend(cancellation::check(file, &source));
             violations.extend(text::check_rust(file, &source));
         }
         "toml" => violations.extend(text::check_manifest(file)),

@@ -64,7 +64,7 @@ pub fn close_in_child() {
 pub(super) fn close_if(fd: i32, device: u64, inode: u64) {
     if status(fd).is_some_and(|now| (now.st_dev, now.st_ino) == (device, inode)) {
         // SAFETY: the number is still the file that was opened.
-        unsafe { libc::close(fd) };
+        unsafe { super::calls::close(fd) };
     }
 }
 

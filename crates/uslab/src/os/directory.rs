@@ -9,7 +9,7 @@
 //!
 //! Must never: follow a link; replace or remove anything but a plain file of the effective user.
 
-use super::errno;
+use super::{calls, errno};
 use core::ffi::CStr;
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -121,8 +121,7 @@ impl Directory {
     /// See [`Refusal`].
     pub fn open(path: &CStr) -> Result<Directory, Refusal> {
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        // SAFETY: `path` is NUL-terminated.
-        let fd = unsafe { libc::open(path.as_ptr(), flags) };
+        let fd = calls::open(path, flags, 0);
         if fd < 0 {
             return Err(match errno::get() {
                 libc::ENOTDIR | libc::ELOOP => Refusal::NotADirectory,
@@ -218,7 +217,7 @@ impl Directory {
             };
             let first = if is_made { parts.next().and_then(map) } else { None };
             let is_mapped = first.is_some() && parts.map(map).all(|part| part.is_some());
-            libc::close(fd);
+            calls::close(fd);
             let identity = has_status.then(|| self.judged(&status.assume_init()).identity)?;
             if !is_mapped {
                 self.remove(name, identity);
@@ -229,8 +228,7 @@ impl Directory {
 
     fn create(&self, name: &CStr) -> Option<i32> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        // SAFETY: `name` is NUL-terminated.
-        let create = || unsafe { libc::openat(self.fd, name.as_ptr(), flags, 0o600) };
+        let create = || calls::open_at(self.fd, name, flags, 0o600);
         let mut fd = create();
         if fd < 0 && errno::get() == libc::EEXIST {
             // An earlier process with this id left the file, or this process did before an `exec`.
@@ -259,7 +257,7 @@ impl Directory {
         let mut result = fill(fd);
         // SAFETY: the descriptor is ours and is closed once; both names are NUL-terminated.
         unsafe {
-            libc::close(fd);
+            calls::close(fd);
             if result.is_ok() && libc::renameat(self.fd, draft.as_ptr(), self.fd, name.as_ptr()) != 0 {
                 result = Err(errno::get());
             }
@@ -289,7 +287,7 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         // SAFETY: the descriptor is ours and is closed once.
-        unsafe { libc::close(self.fd) };
+        unsafe { calls::close(self.fd) };
     }
 }
 

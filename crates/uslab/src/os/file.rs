@@ -1,5 +1,6 @@
 //! Small reads of `/proc` and `/sys`, and the ids of processes.
 
+use super::calls;
 use core::ffi::CStr;
 
 /// A file open for reading; closed on drop.
@@ -10,8 +11,8 @@ pub struct Reader {
 impl Reader {
     /// Opens `path`; `None` if that fails for any reason.
     pub fn open(path: &CStr) -> Option<Reader> {
-        // SAFETY: `path` is NUL-terminated; O_CLOEXEC keeps the descriptor out of children.
-        let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        // O_CLOEXEC keeps the descriptor out of children.
+        let fd = calls::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
         (fd >= 0).then(|| Reader { fd })
     }
 
@@ -27,8 +28,7 @@ impl Reader {
     /// Reads into `buffer` and returns the number of bytes; 0 at the end of the file and on errors.
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         loop {
-            // SAFETY: pointer and length describe `buffer`.
-            let n = unsafe { libc::read(self.fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+            let n = calls::read(self.fd, buffer);
             if n >= 0 {
                 return n as usize;
             }
@@ -61,7 +61,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         // SAFETY: the descriptor is ours and is closed once.
-        unsafe { libc::close(self.fd) };
+        unsafe { calls::close(self.fd) };
     }
 }
 
@@ -71,8 +71,7 @@ impl Drop for Reader {
 /// Those of `write(2)`.
 pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), i32> {
     while !bytes.is_empty() {
-        // SAFETY: the pointer and length describe `bytes`.
-        let n = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        let n = calls::write(fd, bytes);
         match n {
             1.. => bytes = &bytes[n as usize..],
             0 => return Err(libc::EIO),
@@ -94,8 +93,7 @@ pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), i32> {
 /// `errno`, or what `fill` returns. Then no file is left behind.
 pub fn replace(draft: &CStr, path: &CStr, fill: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    // SAFETY: `draft` is NUL-terminated.
-    let create = || unsafe { libc::open(draft.as_ptr(), flags, 0o600) };
+    let create = || calls::open(draft, flags, 0o600);
     let mut fd = create();
     if fd < 0 && super::errno::get() == libc::EEXIST {
         // An earlier process with this id left it, unless another user planted it.
@@ -109,7 +107,7 @@ pub fn replace(draft: &CStr, path: &CStr, fill: impl FnOnce(i32) -> Result<(), i
     let mut result = fill(fd);
     // SAFETY: the descriptor is ours and is closed once; both names are NUL-terminated.
     unsafe {
-        libc::close(fd);
+        calls::close(fd);
         if result.is_ok() && libc::rename(draft.as_ptr(), path.as_ptr()) != 0 {
             result = Err(super::errno::get());
         }

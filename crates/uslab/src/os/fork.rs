@@ -42,7 +42,6 @@ pub fn holds_in_child(check: impl FnOnce() -> bool) -> bool {
         unsafe { libc::_exit(i32::from(!check())) };
     }
     let mut status = -1;
-    // SAFETY: `status` is a valid place.
-    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    let waited = super::calls::wait_for(child, &mut status, 0);
     waited == child && status == 0
 }

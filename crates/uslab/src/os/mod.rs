@@ -5,6 +5,7 @@
 //! [`errno::Preserved`].
 
 mod answer;
+pub mod calls;
 pub mod capacity;
 pub mod checkers;
 pub mod clock;

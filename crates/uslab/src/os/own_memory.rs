@@ -1,6 +1,7 @@
 //! The memory of the process, read by the kernel: no address faults, whatever the program mapped
 //! there, protected, or cut off.
 
+use super::calls;
 use super::memory::page_bytes;
 use core::ops::Range;
 
@@ -23,8 +24,7 @@ pub struct OwnMemory {
 
 /// Opens a file of `/proc`; -1 if that fails.
 fn open(path: &core::ffi::CStr) -> i32 {
-    // SAFETY: `path` is NUL-terminated.
-    unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }
+    calls::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0)
 }
 
 impl OwnMemory {
@@ -97,9 +97,7 @@ impl OwnMemory {
 fn read(fd: i32, offset: usize, into: &mut [u8]) -> usize {
     let mut used = 0;
     while used < into.len() {
-        let rest = &mut into[used..];
-        // SAFETY: pointer and length describe `rest`.
-        let n = unsafe { libc::pread(fd, rest.as_mut_ptr().cast(), rest.len(), (offset + used) as i64) };
+        let n = calls::read_at(fd, &mut into[used..], (offset + used) as i64);
         if n > 0 {
             used += n as usize;
         } else if n == 0 || super::errno::get() != libc::EINTR {
@@ -113,9 +111,9 @@ impl Drop for OwnMemory {
     fn drop(&mut self) {
         // SAFETY: the descriptors are ours and are closed once; -1 is none.
         unsafe {
-            libc::close(self.memory);
+            calls::close(self.memory);
             if self.pages >= 0 {
-                libc::close(self.pages);
+                calls::close(self.pages);
             }
         }
     }

@@ -8,6 +8,7 @@
 //!
 //! Only [`wait`] blocks, and only for a bounded time.
 
+use super::calls::{self, poll};
 use super::{descriptors, errno};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -121,8 +122,7 @@ impl Descriptor {
 
     fn open_with(path: &CStr, access: i32, form: Form) -> Result<Descriptor, i32> {
         let flags = access | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
-        // SAFETY: `path` is NUL-terminated.
-        Self::keep(unsafe { libc::open(path.as_ptr(), flags) }, form)
+        Self::keep(calls::open(path, flags, 0), form)
     }
 
     fn connect(path: &CStr) -> Result<Descriptor, i32> {
@@ -139,9 +139,7 @@ impl Descriptor {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no preconditions.
         let socket = Self::keep(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }, Form::Socket)?;
-        let bytes = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-        // SAFETY: pointer and length describe `address`.
-        if unsafe { libc::connect(socket.fd, (&raw const address).cast(), bytes) } != 0 {
+        if calls::connect(socket.fd, &address) != 0 {
             return Err(errno::get());
         }
         Ok(socket)
@@ -156,7 +154,7 @@ impl Descriptor {
         let high = unsafe { libc::fcntl(fresh, libc::F_DUPFD_CLOEXEC, LOWEST_FD) };
         let failed = errno::get();
         // SAFETY: `fresh` was opened just now and no other code knows it.
-        unsafe { libc::close(fresh) };
+        unsafe { calls::close(fresh) };
         if high < 0 {
             // EINVAL: the process may not have numbers as high as this.
             return Err(if failed == libc::EINVAL { libc::EMFILE } else { failed });
@@ -198,11 +196,9 @@ impl Descriptor {
             return Err(libc::EBADF);
         }
         // `send` suppresses SIGPIPE; it fails on all but sockets.
-        // SAFETY: pointer and length describe `bytes`.
-        let mut n = unsafe { libc::send(self.fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+        let mut n = calls::send(self.fd, bytes, libc::MSG_NOSIGNAL);
         if n < 0 && errno::get() == libc::ENOTSOCK {
-            // SAFETY: as above.
-            n = unsafe { libc::write(self.fd, bytes.as_ptr().cast(), bytes.len()) };
+            n = calls::write(self.fd, bytes);
         }
         match usize::try_from(n) {
             Ok(n) if n == bytes.len() => Ok(()),
@@ -217,9 +213,7 @@ impl Descriptor {
         if !self.is_ours() {
             return None;
         }
-        // SAFETY: pointer and length describe `buffer`.
-        let n = unsafe { libc::pread(self.fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        usize::try_from(n).ok()
+        usize::try_from(calls::read_at(self.fd, buffer, 0)).ok()
     }
 
     /// The event that `poll` found. Reads what there is to read of a pipe or a socket.
@@ -247,9 +241,7 @@ impl Descriptor {
             if !self.is_ours() {
                 return Event::Ended;
             }
-            // SAFETY: pointer and length describe `scrap`.
-            let n = unsafe { libc::read(self.fd, scrap.as_mut_ptr().cast(), scrap.len()) };
-            match n {
+            match calls::read(self.fd, &mut scrap) {
                 1.. => seen = Event::Fired,
                 // The end: that of a pipe comes with its last writer.
                 0 if seen == Event::Nothing => return Event::Ended,
@@ -296,15 +288,4 @@ pub fn wait<const N: usize>(watched: [Option<&Descriptor>; N], timeout_ms: u64) 
         Some(descriptor) => descriptor.event(polled[n].revents),
         None => Event::Nothing,
     })
-}
-
-fn poll(places: &mut [libc::pollfd], timeout_ms: u64) -> i32 {
-    const DAY_MS: u64 = 86_400_000;
-    let timeout_ms = timeout_ms.min(DAY_MS);
-    let timeout = libc::timespec {
-        tv_sec: (timeout_ms / 1000) as _,
-        tv_nsec: (timeout_ms % 1000 * 1_000_000) as core::ffi::c_long,
-    };
-    // SAFETY: pointer and length describe `places`; the mask of signals is left as it is.
-    unsafe { libc::ppoll(places.as_mut_ptr(), places.len() as libc::nfds_t, &timeout, core::ptr::null()) }
 }

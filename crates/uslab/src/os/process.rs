@@ -11,7 +11,7 @@
 //! Limit: with system pages of more than 4 KiB the library does not give this advice, and such a
 //! child takes the parent's threads for its own.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 const PAGE_BYTES: usize = 4096;
@@ -85,7 +85,8 @@ pub fn claim() {
 
 /// Makes the process, which is in `exit`, end with another status: once the exit handlers have run
 /// that are left, and before streams are flushed. A C library that takes no more handlers flushes
-/// its streams and ends at once.
+/// its streams and ends at once. A request to cancel the thread no longer counts: streams are
+/// written by cancellation points.
 pub fn end_with(status: i32) {
     static STATUS: AtomicI32 = AtomicI32::new(0);
     extern "C" fn end(_: *mut c_void) {
@@ -99,8 +100,12 @@ pub fn end_with(status: i32) {
             function: extern "C" fn(*mut c_void),
             argument: *mut c_void,
             object: *mut c_void,
-        ) -> core::ffi::c_int;
+        ) -> c_int;
+        safe fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     }
+    /// `PTHREAD_CANCEL_DISABLE`.
+    const CANCEL_DISABLE: c_int = 1;
+    pthread_setcancelstate(CANCEL_DISABLE, &mut 0);
     STATUS.store(status, Relaxed);
     // The handler belongs to no object, so the end of this one does not run it early.
     let null = core::ptr::null_mut();

@@ -1,6 +1,7 @@
 //! Messages to the user, formatted on the stack and written to standard error without an
 //! allocation.
 
+use super::calls;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 
@@ -40,21 +41,19 @@ pub fn write(text: &[u8]) {
 /// cannot be opened.
 pub fn append(path: &CStr, text: &[u8]) -> bool {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY;
-    // SAFETY: `path` is NUL-terminated.
-    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+    let fd = calls::open(path, flags, 0o600);
     if fd < 0 {
         return false;
     }
     write_to(fd, text);
     // SAFETY: the descriptor is ours and is closed once.
-    unsafe { libc::close(fd) };
+    unsafe { calls::close(fd) };
     true
 }
 
 fn write_to(fd: i32, mut rest: &[u8]) {
     while !rest.is_empty() {
-        // SAFETY: the pointer and length describe `rest`.
-        let n = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) };
+        let n = calls::write(fd, rest);
         if n <= 0 {
             break;
         }

@@ -14,7 +14,7 @@
 //! The child runs on the thread control block of the caller, which waits. So it may use neither
 //! sequences nor locks, and the threads that it stopped may hold any lock.
 
-use super::{errno, signal};
+use super::{calls, errno, signal};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -158,8 +158,7 @@ unsafe fn run_in_child(work: Work, room: &Room, sharing: c_int) -> bool {
     unsafe { libc::prctl(libc::PR_SET_PTRACER, child as usize, 0, 0, 0) };
     state.store(MAY_TRACE, Release);
     let mut status = 0;
-    // SAFETY: `status` is a place for the answer.
-    while unsafe { libc::waitpid(child, &mut status, libc::__WALL) } < 0 && errno::get() == libc::EINTR {}
+    while calls::wait_for(child, &mut status, libc::__WALL) < 0 && errno::get() == libc::EINTR {}
     state.load(Acquire) == DONE
 }
 
@@ -263,8 +262,7 @@ impl Threads<'_> {
 /// Waits until a traced thread has stopped or ended; false if it does neither for long.
 fn wait_for(id: u32, status: &mut c_int) -> bool {
     for turn in 0..TURNS + MAX_WAIT_MS {
-        // SAFETY: `status` is a place for the answer.
-        match unsafe { libc::waitpid(id as i32, status, libc::__WALL | libc::WNOHANG) } {
+        match calls::wait_for(id as i32, status, libc::__WALL | libc::WNOHANG) {
             0 if turn < TURNS => super::thread::give_way(),
             0 => super::sleep::pause(1),
             found if found > 0 => return true,
@@ -359,8 +357,7 @@ fn each_thread(directory: &CStr, visit: &mut dyn FnMut(u32)) {
     /// Offsets in the kernel's `struct linux_dirent64`.
     const LENGTH: usize = 16;
     const NAME: usize = 19;
-    // SAFETY: the path is NUL-terminated.
-    let fd = unsafe { libc::open(directory.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) };
+    let fd = calls::open(directory, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0);
     if fd < 0 {
         return;
     }
@@ -385,5 +382,5 @@ fn each_thread(directory: &CStr, visit: &mut dyn FnMut(u32)) {
         }
     }
     // SAFETY: the descriptor is ours and is closed once.
-    unsafe { libc::close(fd) };
+    unsafe { calls::close(fd) };
 }

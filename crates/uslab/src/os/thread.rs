@@ -1,6 +1,6 @@
 //! Thread ids of the kernel, and the start of the library's own threads.
 
-use super::scheduling;
+use super::{scheduling, signal};
 use core::ffi::{CStr, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -97,17 +97,12 @@ const STACK_BYTES: usize = 2 << 20;
 /// The main function of a library thread.
 pub type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// Signals that an instruction of the thread itself raises. They stay unblocked: a blocked one ends
-/// the process. Callbacks on a library thread may rely on a handler, of write barriers or of guard
-/// pages for instance.
-const SYNCHRONOUS: [i32; 6] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-
 /// Starts a detached thread that runs `body(argument)`. False if the system refuses.
 ///
-/// All signals but those of `SYNCHRONOUS` are blocked, so the program's handlers run on it only for
-/// its own faults. It is scheduled like an ordinary thread of the process, even if the calling one
-/// is not. `body` must begin with [`begin`].
+/// All signals are blocked: a program that blocks them in each of its threads, and waits for them
+/// by `sigwaitinfo`, gets every one. Code of the program runs by [`signal::with_faults`]. The
+/// thread is scheduled like an ordinary thread of the process, even if the calling one is not.
+/// `body` must begin with [`begin`].
 ///
 /// The C library allocates for the thread: the caller must hold no lock. It must not have been
 /// called from inside the C library either, which may hold locks of its own.
@@ -123,9 +118,6 @@ pub fn spawn(body: Body, argument: usize) -> bool {
         let mut all = core::mem::zeroed::<libc::sigset_t>();
         let mut before = core::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&mut all);
-        for signal in SYNCHRONOUS {
-            libc::sigdelset(&mut all, signal);
-        }
         // A refusal leaves the default, which is larger.
         libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
         let masked = libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
@@ -148,6 +140,7 @@ pub fn spawn(body: Body, argument: usize) -> bool {
 /// Must be called first on a library thread: sets its name, 15 bytes at most, and resets the
 /// inherited values that only the thread itself can reset.
 pub fn begin(name: &CStr) {
+    signal::follow_filter();
     // SAFETY: the name is NUL-terminated; a longer one is cut.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     scheduling::set_defaults();

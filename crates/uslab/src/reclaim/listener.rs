@@ -215,8 +215,9 @@ fn pass_in_background(target: Target) {
     };
     // A subscriber of the feature `tracing` is code of the program, as shrinkers are.
     let runs_program = registry::live() > 0 || cfg!(feature = "tracing");
+    let run = || pass(target, Place::Background);
     if admit() && (!runs_program || !spawns()) {
-        pass(target, Place::Background);
+        if runs_program { os::signal::with_faults(run) } else { run() }
     }
 }
 
@@ -230,7 +231,7 @@ extern "C" fn limit_on_thread(bytes: *mut c_void) -> *mut c_void {
 
 fn pass_on_thread(target: Target) -> *mut c_void {
     os::thread::begin(c"uslab-shrink");
-    pass(target, Place::Background);
+    os::signal::with_faults(|| pass(target, Place::Background));
     // The background thread checks whether that was enough.
     os::sleep::wake();
     os::first::take_over_signals();
