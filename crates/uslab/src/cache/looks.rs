@@ -47,7 +47,6 @@ impl Looks {
     /// memory. Otherwise purges the dirty pages beyond their limit, and releases slabs of caches
     /// that are nearly free if the process grows.
     pub fn look(&mut self) {
-        os::signal::follow_filter();
         adapt::search();
         let now_ms = os::clock::coarse_ms();
         if now_ms >= self.next_ms {

@@ -1,6 +1,6 @@
 //! Thread ids of the kernel, and the start of the library's own threads.
 
-use super::{scheduling, signal};
+use super::scheduling;
 use core::ffi::{CStr, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -99,10 +99,12 @@ pub type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// Starts a detached thread that runs `body(argument)`. False if the system refuses.
 ///
-/// All signals are blocked: a program that blocks them in each of its threads, and waits for them
-/// by `sigwaitinfo`, gets every one. Code of the program runs by [`signal::with_faults`]. The
-/// thread is scheduled like an ordinary thread of the process, even if the calling one is not.
-/// `body` must begin with [`begin`].
+/// All signals but one are blocked: a program that blocks them in each of its threads, and waits
+/// for them by `sigwaitinfo`, gets every one. SIGSYS is not: by a filter of system calls
+/// (`SECCOMP_RET_TRAP`) it asks a handler of the program what a call shall return, and the kernel
+/// ends the process where it is blocked. Other code of the program runs by
+/// [`super::signal::with_faults`]. The thread is scheduled like an ordinary thread of the process,
+/// even if the calling one is not. `body` must begin with [`begin`].
 ///
 /// The C library allocates for the thread: the caller must hold no lock. It must not have been
 /// called from inside the C library either, which may hold locks of its own.
@@ -118,6 +120,7 @@ pub fn spawn(body: Body, argument: usize) -> bool {
         let mut all = core::mem::zeroed::<libc::sigset_t>();
         let mut before = core::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&mut all);
+        libc::sigdelset(&mut all, libc::SIGSYS);
         // A refusal leaves the default, which is larger.
         libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
         let masked = libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
@@ -140,7 +143,6 @@ pub fn spawn(body: Body, argument: usize) -> bool {
 /// Must be called first on a library thread: sets its name, 15 bytes at most, and resets the
 /// inherited values that only the thread itself can reset.
 pub fn begin(name: &CStr) {
-    signal::follow_filter();
     // SAFETY: the name is NUL-terminated; a longer one is cut.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     scheduling::set_defaults();
