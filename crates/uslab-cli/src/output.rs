@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 
-use crate::process;
 use crate::snapdir::own_user;
 use held::Held;
 
@@ -37,7 +36,7 @@ const MAX_LINKS: usize = 40;
 
 /// The permissions of a new file.
 enum Access<'a> {
-    /// As of any new file: the umask decides.
+    /// As of any new file in that folder.
     Usual,
     /// These.
     Mode(u32),
@@ -61,19 +60,21 @@ pub fn replace(file: &Path, bytes: &[u8], mode: Option<u32>) -> io::Result<()> {
 
 /// [`replace`], while signals are held.
 fn replace_as(file: &Path, bytes: &[u8], access: Access, held: &Held) -> io::Result<()> {
-    let (mut made, temporary) = make_beside(file)?;
+    let (mut made, temporary, usual) = make_beside(file)?;
     let written = write_whole(&mut made, bytes, held).and_then(|()| {
-        give(&made, access)?;
+        give(&made, access, usual)?;
         fs::rename(&temporary, file)
     });
     written.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
-/// Makes a temporary file in the folder of `file`.
-fn make_beside(file: &Path) -> io::Result<(File, PathBuf)> {
+/// Makes a temporary file in the folder of `file`, which only its owner may use. Its permissions
+/// until then are those that the system gives a new file there: by the umask, or by the folder's
+/// list of access rights.
+fn make_beside(file: &Path) -> io::Result<(File, PathBuf, u32)> {
     let name = file.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.write(true).create_new(true).mode(0o666).custom_flags(libc::O_NOFOLLOW);
     let mut tries = 0;
     loop {
         let mut temporary = name.to_owned();
@@ -83,7 +84,13 @@ fn make_beside(file: &Path) -> io::Result<(File, PathBuf)> {
         let temporary = file.with_file_name(temporary);
         match options.open(&temporary) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < 100 => tries += 1,
-            made => return made.map(|made| (made, temporary)),
+            made => {
+                let made = made?;
+                let usual = made.metadata()?.mode() & 0o777;
+                // It is still empty.
+                made.set_permissions(Permissions::from_mode(0o600))?;
+                return Ok((made, temporary, usual));
+            }
         }
     }
 }
@@ -99,9 +106,9 @@ fn write_whole(made: &mut File, bytes: &[u8], held: &Held) -> io::Result<()> {
 }
 
 /// Gives a file that is complete its permissions.
-fn give(made: &File, access: Access) -> io::Result<()> {
+fn give(made: &File, access: Access, usual: u32) -> io::Result<()> {
     let mode = match access {
-        Access::Usual => 0o666 & !process::umask(),
+        Access::Usual => usual,
         Access::Mode(mode) => mode,
         Access::Of(data) => {
             if made.metadata()?.gid() != data.gid() {

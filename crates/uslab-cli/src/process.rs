@@ -154,12 +154,6 @@ pub fn ignored_signals() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
 }
 
-/// The permissions that new files do not get; when that is not known, those of all other users.
-pub fn umask() -> u32 {
-    let mask = own_status("Umask:");
-    mask.and_then(|mask| u32::from_str_radix(&mask, 8).ok()).unwrap_or(0o077)
-}
-
 fn own_status(field: &str) -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix(field)).map(|value| value.trim().to_owned())

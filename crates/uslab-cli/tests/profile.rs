@@ -77,7 +77,7 @@ fn ctrl_c_leaves_the_old_file_or_the_new_one_and_nothing_else() {
         let now = fs::read_to_string(&out).expect("there");
         assert!(now == "old" || now == text);
     }
-    println!("the temporary file was there {was_there} times of 20");
+    assert!(was_there > 0, "no signal came while a file was written");
 }
 
 #[test]

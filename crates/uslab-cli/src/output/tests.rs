@@ -102,7 +102,7 @@ fn the_file_of_a_descriptor_is_written_in_place() {
 fn nobody_else_reads_a_file_before_it_is_whole() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("file");
-    let (made, temporary) = make_beside(&file).expect("made");
+    let (made, temporary, _) = make_beside(&file).expect("made");
     assert_eq!(made.metadata().expect("there").mode() & 0o777, 0o600);
     let name = temporary.file_name().expect("it has one").to_string_lossy().into_owned();
     assert_eq!(name, format!("file.{}.uslab-tmp", std::process::id()));

@@ -1,48 +1,58 @@
-//! Forks of a process in which no other thread works.
+//! Forks of a process in which no other thread works, and the kinds of the forks under way.
 //!
 //! ```text
-//!   begin()  the background thread sleeps, and is kept asleep    true: the fork takes no locks
+//!   begin()  the background thread rests, and is kept at rest    true: the fork takes no locks
 //!            the process has no other thread
-//!   end()    the parent lets it sleep as long as it likes
+//!   end()    the parent lets it go on
 //! ```
 //!
 //! The forking thread may hold locks itself: a signal handler that interrupted an operation forks.
 //! They stay held in the parent and in the child, and the operation goes on in both once the
-//! handler returns.
+//! handler returns. The background thread rests also while it waits for such a lock. Then the locks
+//! that it holds itself, if any, stay taken in the child.
 
 use super::background;
 use crate::os;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Forks of this kind between [`begin`] and their end. They nest: a handler that interrupts a fork
-/// may fork.
-static DEPTH: AtomicU32 = AtomicU32::new(0);
+/// The kinds of the forks under way, the innermost in the lowest bit, below a bit that is always
+/// set. They nest: a handler that interrupts a fork may fork. A fork writes this while no other
+/// thread can: it holds the lock of forks, or no other thread works.
+static KINDS: AtomicU64 = AtomicU64::new(1);
 
-/// Whether the process has no thread but this one, and the background thread, which now sleeps
-/// until the end of the fork. Waits for it, for 50 ms at most.
+/// Whether the process has no thread but this one, and the background thread, which now rests until
+/// the end of the fork. Waits for it, for 50 ms at most.
 pub(super) fn begin() -> bool {
     let _errno = os::errno::Preserved::new();
     let has_reaper = background::is_running();
+    let is_alone = || os::thread::count() == Some(1 + usize::from(background::is_running()));
     // Of a process that shares its memory with this one, the count does not tell.
-    let is_alone = os::thread::count() == Some(1 + usize::from(has_reaper))
-        && os::process::is_own()
-        && os::sleep::hold(has_reaper);
-    DEPTH.fetch_add(u32::from(is_alone), Relaxed);
+    if !is_alone() || !os::process::is_own() || !os::rest::hold(has_reaper) {
+        return false;
+    }
+    // Before it came to rest, the background thread may have started another one.
+    let is_alone = is_alone();
+    if !is_alone {
+        os::rest::release();
+    }
     is_alone
 }
 
-/// Whether the innermost fork under way is of this kind: [`begin`] returned true.
-pub(super) fn is() -> bool {
-    DEPTH.load(Relaxed) > 0
+/// Notes that a fork begins, and whether it is of this kind. One that is not holds the lock of
+/// forks.
+pub(super) fn push(is_alone: bool) {
+    KINDS.store(KINDS.load(Relaxed) << 1 | u64::from(is_alone), Relaxed);
 }
 
-/// Ends such a fork in the parent.
+/// Notes that the innermost fork ends, in the parent or in the child. Returns whether it is of this
+/// kind.
+pub(super) fn pop() -> bool {
+    let kinds = KINDS.load(Relaxed);
+    KINDS.store(kinds >> 1, Relaxed);
+    kinds & 1 != 0
+}
+
+/// Ends such a fork in the parent. The child has no background thread.
 pub(super) fn end() {
-    DEPTH.fetch_sub(1, Relaxed);
-    os::sleep::release();
-}
-
-/// Ends such a fork in the child, which has no background thread.
-pub(super) fn end_in_child() {
-    DEPTH.fetch_sub(1, Relaxed);
+    os::rest::release();
 }

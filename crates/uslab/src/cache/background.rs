@@ -87,12 +87,12 @@ fn start() {
         // parent would take the thread for its own.
         Relation::Sharing => return,
     }
-    os::first::watch_if_first();
     let now_ms = os::clock::coarse_ms();
     if now_ms < NEXT_TRY_MS.load(Relaxed) || STATE.compare_exchange(NONE, STARTING, Acquire, Relaxed).is_err()
     {
         return;
     }
+    os::first::watch_if_first();
     if state::reaper_is_forbidden() || os::first::has_ended() {
         STATE.store(FORBIDDEN, Release);
     } else if os::thread::spawn(run, 0) {

@@ -45,6 +45,7 @@ fn for_each_cpu_cache(visit: &dyn Fn(&percpu::CpuCache)) {
 
 extern "C" fn prepare() {
     if alone::begin() {
+        alone::push(true);
         counters::note_fork();
         pages::note_fork();
         (hooks::get().note_fork)();
@@ -52,6 +53,7 @@ extern "C" fn prepare() {
     }
     os::fork::lock_streams();
     percpu::begin_fork();
+    alone::push(false);
     state::lock_for_fork();
     hooks::lock_for_fork();
     registry::lock_for_fork();
@@ -72,7 +74,6 @@ fn undo(child: bool) {
     registry::for_each(|core| core.cpu.slabs().unlock_after_fork(child));
     (hooks::get().after_fork)(child);
     if child {
-        (hooks::get().in_child)();
         debugged::reset_in_child();
         trim::reset_in_child();
         background::reset_in_child();
@@ -90,22 +91,23 @@ fn undo(child: bool) {
 }
 
 extern "C" fn parent() {
-    if alone::is() {
+    if alone::pop() {
         return alone::end();
     }
     undo(false);
 }
 
 extern "C" fn child() {
+    let is_alone = alone::pop();
     // First of all: the child's figures must not go into the parent's file.
-    counters::publish_in_child();
+    counters::publish_in_child(is_alone);
     only_thread_left(os::Futex::thread_key);
-    if alone::is() {
-        (hooks::get().in_child)();
+    (hooks::get().in_child)(is_alone);
+    if is_alone {
         background::reset_in_child();
         pages::reset_in_child();
         os::first::reset_in_child();
-        return alone::end_in_child();
+        return;
     }
     undo(true);
     // After the locks are free: a thread's first value of a late key is allocated.

@@ -29,8 +29,9 @@ pub(crate) struct Hooks {
     pub after_fork: fn(bool),
     /// Called before each fork, also one that takes no locks.
     pub note_fork: fn(),
-    /// Called in each child, after `after_fork` if that is called. It is the only thread there.
-    pub in_child: fn(),
+    /// Called in each child, before `after_fork` if that is called. The argument is true if no
+    /// other thread of the parent worked.
+    pub in_child: fn(bool),
     /// Called if there are no pages for this many bytes. Frees some, bit by bit, until the attempt
     /// succeeds; returns false if it never did. May call back into the program.
     pub short: fn(usize, &mut dyn FnMut() -> bool) -> bool,
@@ -53,7 +54,7 @@ impl Hooks {
         before_fork: || {},
         after_fork: |_| {},
         note_fork: || {},
-        in_child: || {},
+        in_child: |_| {},
         short: trim::short,
         beyond_soft: trim::keep_soft,
         listen: None,

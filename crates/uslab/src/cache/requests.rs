@@ -56,9 +56,13 @@ fn settle() {
 /// Serves a request, if there is one. The background thread calls it, with no lock held.
 pub(crate) fn serve() {
     settle();
-    if !is_pending() {
-        return;
+    if is_pending() {
+        // Checks read memory of the program, which may hide it behind a handler of faults.
+        os::signal::with_faults(serve_pending);
     }
+}
+
+fn serve_pending() {
     let (request, answer) = counters::request();
     let number = request.number.load(Acquire);
     let mut text = [0; REQUEST_TEXT_BYTES];

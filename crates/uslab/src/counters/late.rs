@@ -131,9 +131,12 @@ pub fn is_moving() -> bool {
 }
 
 /// In a fork child: moves the figures to a file of the child's own. A move that is under way is the
-/// parent's.
-pub fn publish_in_child() {
-    end();
+/// parent's, unless no other thread worked there: then it is that of the code that a handler
+/// interrupted.
+pub fn publish_in_child(was_alone: bool) {
+    if !was_alone {
+        end();
+    }
     publish::publish_in_child(segments::used_at_fork(), segments::leave_file, segments::enter_file);
 }
 

@@ -133,7 +133,7 @@ pub fn provide(id: u16) {
 static USED_AT_FORK: AtomicU32 = AtomicU32::new(0);
 
 /// Notes what is in use, for the child: the parent may go on before the child has read the file.
-/// The caller holds the lock under which caches are made.
+/// The caller holds the lock under which caches are made, or no other thread works.
 pub fn note_fork() {
     USED_AT_FORK.store(header().records_used.load(Relaxed), Relaxed);
 }

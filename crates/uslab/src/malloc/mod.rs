@@ -44,7 +44,7 @@ pub use entry::{
 pub(crate) const HOOKS: Hooks = Hooks {
     before_fork: lock_for_fork,
     after_fork: unlock_after_fork,
-    in_child: profiled::state::note_fork,
+    in_child: |_| profiled::state::note_fork(),
     check: || owners::check().map(|_| ()),
     check_objects: debugged::check_objects,
     ..Hooks::ALONE

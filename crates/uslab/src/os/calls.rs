@@ -10,6 +10,7 @@
 
 use core::ffi::{CStr, c_int, c_long};
 use core::ptr;
+use core::sync::atomic::AtomicU32;
 
 /// `open(2)`. `mode` counts for new files.
 pub fn open(path: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
@@ -83,4 +84,23 @@ pub fn wait_for(child: libc::pid_t, status: &mut c_int, options: c_int) -> libc:
     let usage = ptr::null_mut::<libc::rusage>();
     // SAFETY: `status` is a place for the answer; none is asked for what the child used.
     unsafe { libc::syscall(libc::SYS_wait4, child, ptr::from_mut(status), options, usage) as libc::pid_t }
+}
+
+/// Sleeps while `word` holds `expected`, for `us` microseconds at most if that is given. Private to
+/// the process. May return early.
+pub fn futex_wait(word: &AtomicU32, expected: u32, us: Option<u64>) {
+    let time =
+        us.map(|us| libc::timespec { tv_sec: (us / 1_000_000) as _, tv_nsec: (us % 1_000_000 * 1000) as _ });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: `word` and the time outlive the call, and no time waits without limit.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, time) };
+}
+
+/// Wakes up to `most` threads that sleep on `word`.
+pub fn futex_wake(word: &AtomicU32, most: i32) {
+    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel uses the address as a key only, and the words that threads wait on are
+    // never unmapped.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, most) };
 }

@@ -1,6 +1,7 @@
 //! Parking with `futex(2)`, private to the process.
 
 use super::corruption::is_whole;
+use super::{calls, rest};
 use crate::sync::Park;
 use core::sync::atomic::AtomicU32;
 
@@ -11,7 +12,12 @@ pub struct Futex;
 impl Futex {
     /// Wakes every thread that sleeps on `word`.
     pub fn wake_all(word: &AtomicU32) {
-        wake(word, i32::MAX);
+        calls::futex_wake(word, i32::MAX);
+    }
+
+    /// As [`Park::wait`], for a wait that is not for a lock.
+    pub fn sleep(word: &AtomicU32, expected: u32) {
+        calls::futex_wait(word, expected, None);
     }
 
     /// As [`Park::wait`], for `ms` milliseconds at most.
@@ -21,34 +27,23 @@ impl Futex {
 
     /// As [`Park::wait`], for `us` microseconds at most.
     pub fn wait_for_us(word: &AtomicU32, expected: u32, us: u64) {
-        let time =
-            libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
-        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: as in `wait`; the time is a valid one.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, &raw const time) };
-    }
-}
-
-fn wake(word: &AtomicU32, most: i32) {
-    // SAFETY: the kernel uses the address as a key only, and the words that threads wait on are
-    // never unmapped.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, most);
+        calls::futex_wait(word, expected, Some(us));
     }
 }
 
 impl Park for Futex {
     fn wait(word: &AtomicU32, expected: u32) {
-        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: `word` outlives the call, and a null time-out waits without limit. EAGAIN and
-        // EINTR are early returns, which the contract allows.
-        unsafe {
-            libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, core::ptr::null::<libc::timespec>());
+        // A fork in a handler may interrupt the holder of a lock that the background thread waits
+        // for.
+        if rest::is_background_thread() {
+            rest::rest(|| Self::sleep(word, expected));
+        } else {
+            Self::sleep(word, expected);
         }
     }
 
     fn wake_one(word: &AtomicU32) {
-        wake(word, 1);
+        calls::futex_wake(word, 1);
     }
 
     fn corrupted(word: &AtomicU32) {

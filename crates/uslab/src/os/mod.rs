@@ -43,6 +43,7 @@ pub mod process;
 pub mod random;
 pub mod region;
 pub mod report;
+pub mod rest;
 pub mod rseq;
 pub mod scheduling;
 pub mod settings;

@@ -37,8 +37,10 @@ pub struct Threads {
     /// [`super::sleep`].
     pub(super) rests: AtomicBool,
     pub(super) holders: AtomicU32,
+    /// The background thread's number.
+    pub(super) background_id: AtomicU32,
     /// Fills the page, so that no other static shares it.
-    _rest: [u8; PAGE_BYTES - 24],
+    _rest: [u8; PAGE_BYTES - 28],
 }
 
 const _: () = assert!(size_of::<Threads>() == PAGE_BYTES);
@@ -56,7 +58,8 @@ pub static THREADS: Threads = Threads {
     first_has_ended: AtomicBool::new(false),
     rests: AtomicBool::new(false),
     holders: AtomicU32::new(0),
-    _rest: [0; PAGE_BYTES - 24],
+    background_id: AtomicU32::new(0),
+    _rest: [0; PAGE_BYTES - 28],
 };
 
 /// How the calling thread's process relates to the process that claimed the page.

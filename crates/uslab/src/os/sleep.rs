@@ -13,8 +13,8 @@
 //! [`note_activity`] stands in slow paths: a load and a branch.
 
 use super::process::THREADS;
+use super::rest::{self, rest};
 use super::{Futex, membarrier};
-use crate::sync::Park;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 const AWAKE: u32 = 0;
@@ -27,6 +27,7 @@ static STATE: &AtomicU32 = &THREADS.sleep;
 
 /// Records that there is a background thread from now on.
 pub fn begin() {
+    rest::begin();
     THREADS.has_background_thread.store(true, Relaxed);
 }
 
@@ -63,50 +64,13 @@ pub fn until_activity(still_idle: impl FnOnce() -> bool, is_asked: Option<fn() -
         if still_idle() {
             while STATE.load(Relaxed) == IDLE && !is_asked.is_some_and(|is_asked| is_asked()) {
                 match is_asked {
-                    None => rest(|| Futex::wait(STATE, IDLE)),
+                    None => rest(|| Futex::sleep(STATE, IDLE)),
                     Some(_) => rest(|| Futex::wait_for(STATE, IDLE, LOOK_MS)),
                 }
             }
         }
     }
     STATE.store(AWAKE, SeqCst);
-}
-
-/// Runs `sleep` on the background thread: a system call that sleeps, and no more. The thread holds
-/// no lock and changes nothing of the library meanwhile, and a fork may keep it so beyond the end
-/// of the sleep.
-pub fn rest<T>(sleep: impl FnOnce() -> T) -> T {
-    THREADS.rests.store(true, SeqCst);
-    let result = sleep();
-    // Either this thread sees the fork, or the fork sees that this thread does not rest.
-    THREADS.rests.store(false, SeqCst);
-    loop {
-        match THREADS.holders.load(SeqCst) {
-            0 => return result,
-            holders => Futex::wait(&THREADS.holders, holders),
-        }
-    }
-}
-
-/// Keeps the background thread asleep until [`release`]; `is_there` tells whether there is one.
-/// False, with nothing changed, if it works and goes on for 50 ms.
-pub fn hold(is_there: bool) -> bool {
-    const TRIES: u32 = 50;
-    THREADS.holders.fetch_add(1, SeqCst);
-    for _ in 0..TRIES {
-        if !is_there || THREADS.rests.load(SeqCst) {
-            return true;
-        }
-        pause(1);
-    }
-    release();
-    false
-}
-
-/// Undoes [`hold`].
-pub fn release() {
-    THREADS.holders.fetch_sub(1, SeqCst);
-    Futex::wake_all(&THREADS.holders);
 }
 
 /// Sleeps for `ms` milliseconds, on any thread; no call ends it early.
@@ -141,6 +105,5 @@ pub fn end() {
 pub fn reset_in_child() {
     STATE.store(AWAKE, Relaxed);
     THREADS.has_background_thread.store(false, Relaxed);
-    THREADS.rests.store(false, Relaxed);
-    THREADS.holders.store(0, Relaxed);
+    rest::reset_in_child();
 }

@@ -56,10 +56,10 @@ pub use sources::Choice as PressureChoice;
 /// The functions of this layer and, for forks, of `malloc` that the core calls.
 static HOOKS: Hooks = Hooks {
     note_fork: registry::note_forker,
-    in_child: || {
-        registry::reset_in_child();
+    in_child: |was_alone| {
+        registry::reset_in_child(was_alone);
         listener::reset_in_child();
-        (malloc::HOOKS.in_child)();
+        (malloc::HOOKS.in_child)(was_alone);
     },
     short: budget::short,
     beyond_soft: listener::keep_soft,

@@ -484,12 +484,20 @@ pub fn note_forker() {
 
 /// Resets the registry in a fork child, in which no other thread is inside an entry. An entry that
 /// another thread was registering or unregistering becomes FREE. Its context leaks, because that
-/// thread may have been using it.
-pub fn reset_in_child() {
+/// thread may have been using it. If there `was_alone` the forking thread, all entries stay as they
+/// are, under its new id.
+pub fn reset_in_child(was_alone: bool) {
     let forker_in_parent = FORKER.load(Relaxed);
     let mut live = 0;
     for entry in entries() {
-        let ours = entry.runner.load(Relaxed) & !WAITED_FOR == forker_in_parent;
+        let runner = entry.runner.load(Relaxed);
+        let ours = runner & !WAITED_FOR == forker_in_parent;
+        if was_alone {
+            if ours {
+                entry.runner.store(os::thread::id() | runner & WAITED_FOR, Relaxed);
+            }
+            continue;
+        }
         entry.runner.store(if ours { os::thread::id() } else { 0 }, Relaxed);
         entry.waiter.store(0, Relaxed);
         match entry.state.load(Relaxed) {
@@ -512,5 +520,7 @@ pub fn reset_in_child() {
             }
         }
     }
-    LIVE_ENTRIES.store(live, Relaxed);
+    if !was_alone {
+        LIVE_ENTRIES.store(live, Relaxed);
+    }
 }

@@ -64,7 +64,7 @@ static REST: AtomicU32 = AtomicU32::new(0);
 /// The chunks below were in use at a fork.
 static FIRST_OWN: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that the process forks now. The caller holds the buddy's lock.
+/// Notes that the process forks now. The caller holds the buddy's lock, or no other thread works.
 pub(super) fn note_fork() {
     FIRST_OWN.store(arena::chunks_committed(), Relaxed);
 }
