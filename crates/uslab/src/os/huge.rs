@@ -53,6 +53,9 @@ pub unsafe fn advise(start: usize, bytes: usize, is_huge: bool) -> bool {
     unsafe { libc::madvise(start as *mut _, bytes, advice) == 0 }
 }
 
+/// The same on all processors that the library supports; the crate libc has it for glibc only.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// The kernel has no `MADV_COLLAPSE`: it is older than 6.1.
 static LACKS_COLLAPSE: AtomicBool = AtomicBool::new(false);
 
@@ -81,7 +84,7 @@ pub enum Collapse {
 /// The range must be a mapping of the library's, or none.
 pub unsafe fn collapse(start: usize, bytes: usize) -> Collapse {
     // SAFETY: the caller's promise. A collapse changes no contents.
-    if unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_COLLAPSE) } == 0 {
+    if unsafe { libc::madvise(start as *mut _, bytes, MADV_COLLAPSE) } == 0 {
         return Collapse::Done;
     }
     match super::errno::get() {
@@ -100,5 +103,5 @@ pub unsafe fn collapse(start: usize, bytes: usize) -> Collapse {
 /// Whether the kernel refuses to collapse an empty range, at which it has nothing to do.
 fn lacks_collapse() -> bool {
     // SAFETY: an empty range, of which no byte changes.
-    unsafe { libc::madvise(core::ptr::null_mut(), 0, libc::MADV_COLLAPSE) != 0 }
+    unsafe { libc::madvise(core::ptr::null_mut(), 0, MADV_COLLAPSE) != 0 }
 }
