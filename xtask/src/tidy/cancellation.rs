@@ -103,11 +103,11 @@ mod tests {
 
     #[test]
     fn functions_of_the_c_library_are_found_wherever_they_come_from() {
-        let text = "fn f() {\n    unsafe { libc::read(0, p, 1) };\n    libc::close(0);\n}";
+        let text = "fn f() {\n    libc::read(0, p, 1);\n    libc::close(0);\n}";
         assert_eq!(lines(FILE, text), [2, 3]);
         assert_eq!(lines("crates/uslab-preload/src/c.rs", text), [2, 3]);
         assert_eq!(lines("crates/uslab-capi/src/text.rs", "use libc::{c_int,\n    write};"), [2]);
-        assert_eq!(lines(FILE, "unsafe extern \"C\" {\n    fn fsync(fd: i32) -> i32;\n}"), [2]);
+        assert_eq!(lines(FILE, "extern \"C\" {\n    fn fsync(fd: i32) -> i32;\n}"), [2]);
         assert_eq!(lines(FILE, "libc::fcntl(fd, libc::F_SETLKW, 0);"), [1]);
         assert_eq!(lines(FILE, "std::fs::read(path);"), [1]);
     }

@@ -1,4 +1,5 @@
-//! The system calls for which the C library has cancellation points, made without them.
+//! The system calls for which the C library has cancellation points, made without them; and
+//! futexes, for which it has no function.
 //!
 //! `malloc` is no cancellation point (POSIX.1-2024): a thread that was canceled goes on as long as
 //! it only allocates. But the C library's `open`, `read`, `write`, `close` and others end such a
@@ -91,7 +92,7 @@ pub fn wait_for(child: libc::pid_t, status: &mut c_int, options: c_int) -> libc:
 pub fn futex_wait(word: &AtomicU32, expected: u32, us: Option<u64>) {
     let time =
         us.map(|us| libc::timespec { tv_sec: (us / 1_000_000) as _, tv_nsec: (us % 1_000_000 * 1000) as _ });
-    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: `word` and the time outlive the call, and no time waits without limit.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, time) };

@@ -33,8 +33,8 @@ pub struct Threads {
     pub(super) writes_action: AtomicBool,
     /// Whether the first thread of the process has ended; see [`super::first`].
     pub(super) first_has_ended: AtomicBool,
-    /// Whether the background thread sleeps, and the forks that keep it asleep; see
-    /// [`super::sleep`].
+    /// Whether the background thread rests, and how many forks keep it at rest; see
+    /// [`super::rest`].
     pub(super) rests: AtomicBool,
     pub(super) holders: AtomicU32,
     /// The background thread's number.

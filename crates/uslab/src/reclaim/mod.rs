@@ -57,7 +57,11 @@ pub use sources::Choice as PressureChoice;
 static HOOKS: Hooks = Hooks {
     note_fork: registry::note_forker,
     in_child: |was_alone| {
-        registry::reset_in_child(was_alone);
+        if was_alone {
+            registry::keep_in_child()
+        } else {
+            registry::reset_in_child()
+        }
         listener::reset_in_child();
         (malloc::HOOKS.in_child)(was_alone);
     },

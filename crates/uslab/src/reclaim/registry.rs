@@ -484,20 +484,12 @@ pub fn note_forker() {
 
 /// Resets the registry in a fork child, in which no other thread is inside an entry. An entry that
 /// another thread was registering or unregistering becomes FREE. Its context leaks, because that
-/// thread may have been using it. If there `was_alone` the forking thread, all entries stay as they
-/// are, under its new id.
-pub fn reset_in_child(was_alone: bool) {
+/// thread may have been using it.
+pub fn reset_in_child() {
     let forker_in_parent = FORKER.load(Relaxed);
     let mut live = 0;
     for entry in entries() {
-        let runner = entry.runner.load(Relaxed);
-        let ours = runner & !WAITED_FOR == forker_in_parent;
-        if was_alone {
-            if ours {
-                entry.runner.store(os::thread::id() | runner & WAITED_FOR, Relaxed);
-            }
-            continue;
-        }
+        let ours = entry.runner.load(Relaxed) & !WAITED_FOR == forker_in_parent;
         entry.runner.store(if ours { os::thread::id() } else { 0 }, Relaxed);
         entry.waiter.store(0, Relaxed);
         match entry.state.load(Relaxed) {
@@ -520,7 +512,16 @@ pub fn reset_in_child(was_alone: bool) {
             }
         }
     }
-    if !was_alone {
-        LIVE_ENTRIES.store(live, Relaxed);
+    LIVE_ENTRIES.store(live, Relaxed);
+}
+
+/// In a fork child whose parent had no other thread at work: the entries that the forking thread is
+/// inside get its new id, and all else stays.
+pub fn keep_in_child() {
+    for entry in entries() {
+        let runner = entry.runner.load(Relaxed);
+        if runner & !WAITED_FOR == FORKER.load(Relaxed) {
+            entry.runner.store(os::thread::id() | runner & WAITED_FOR, Relaxed);
+        }
     }
 }
