@@ -60,21 +60,19 @@ pub fn replace(file: &Path, bytes: &[u8], mode: Option<u32>) -> io::Result<()> {
 
 /// [`replace`], while signals are held.
 fn replace_as(file: &Path, bytes: &[u8], access: Access, held: &Held) -> io::Result<()> {
-    let (mut made, temporary, usual) = make_beside(file)?;
+    let (mut made, temporary) = make_beside(file, 0o600)?;
     let written = write_whole(&mut made, bytes, held).and_then(|()| {
-        give(&made, access, usual)?;
+        give(&made, access, file)?;
         fs::rename(&temporary, file)
     });
     written.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
-/// Makes a temporary file in the folder of `file`, which only its owner may use. Its permissions
-/// until then are those that the system gives a new file there: by the umask, or by the folder's
-/// list of access rights.
-fn make_beside(file: &Path) -> io::Result<(File, PathBuf, u32)> {
+/// Makes a temporary file in the folder of `file`, with the permissions of `mode` at most.
+fn make_beside(file: &Path, mode: u32) -> io::Result<(File, PathBuf)> {
     let name = file.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o666).custom_flags(libc::O_NOFOLLOW);
+    options.write(true).create_new(true).mode(mode).custom_flags(libc::O_NOFOLLOW);
     let mut tries = 0;
     loop {
         let mut temporary = name.to_owned();
@@ -84,13 +82,7 @@ fn make_beside(file: &Path) -> io::Result<(File, PathBuf, u32)> {
         let temporary = file.with_file_name(temporary);
         match options.open(&temporary) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < 100 => tries += 1,
-            made => {
-                let made = made?;
-                let usual = made.metadata()?.mode() & 0o777;
-                // It is still empty.
-                made.set_permissions(Permissions::from_mode(0o600))?;
-                return Ok((made, temporary, usual));
-            }
+            made => return made.map(|made| (made, temporary)),
         }
     }
 }
@@ -105,10 +97,19 @@ fn write_whole(made: &mut File, bytes: &[u8], held: &Held) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a file that is complete its permissions.
-fn give(made: &File, access: Access, usual: u32) -> io::Result<()> {
+/// The permissions that the system gives a new file in the folder of `file`: by the umask, or by
+/// the folder's list of access rights. An empty file shows them.
+fn usual_mode(file: &Path) -> io::Result<u32> {
+    let (made, temporary) = make_beside(file, 0o666)?;
+    let data = made.metadata();
+    fs::remove_file(temporary)?;
+    Ok(data?.mode() & 0o777)
+}
+
+/// Gives a file that is complete its permissions; it is to get the name `file`.
+fn give(made: &File, access: Access, file: &Path) -> io::Result<()> {
     let mode = match access {
-        Access::Usual => usual,
+        Access::Usual => usual_mode(file)?,
         Access::Mode(mode) => mode,
         Access::Of(data) => {
             if made.metadata()?.gid() != data.gid() {
@@ -163,7 +164,7 @@ fn is_on_procfs(folder: &Path) -> bool {
 
 /// Writes `bytes` to a file that the user named: links are followed, and devices and pipes take
 /// the bytes. A plain file is replaced, and keeps its permissions, its owner, its group, and its
-/// other names. A new one has the permissions that the umask leaves, as a shell's has.
+/// other names. A new one has the permissions that one of a shell would have.
 pub fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let replaced = match fs::metadata(file) {
         _ if leads_through_proc(file) => return fs::write(file, bytes),

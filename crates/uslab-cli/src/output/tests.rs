@@ -102,7 +102,7 @@ fn the_file_of_a_descriptor_is_written_in_place() {
 fn nobody_else_reads_a_file_before_it_is_whole() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("file");
-    let (made, temporary, _) = make_beside(&file).expect("made");
+    let (made, temporary) = make_beside(&file, 0o600).expect("made");
     assert_eq!(made.metadata().expect("there").mode() & 0o777, 0o600);
     let name = temporary.file_name().expect("it has one").to_string_lossy().into_owned();
     assert_eq!(name, format!("file.{}.uslab-tmp", std::process::id()));
@@ -133,12 +133,10 @@ fn own_group() -> u32 {
     nix::unistd::getegid().as_raw()
 }
 
-#[test]
+/// Gives a file or folder an access control list, with rights for a further user. False where the
+/// file system has none.
 #[allow(unsafe_code, reason = "a system call that no crate in use wraps")]
-fn a_file_with_an_access_list_keeps_it() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("file");
-    fs::write(&file, "old").expect("written");
+fn set_list(attribute: &std::ffi::CStr, path: &Path) -> bool {
     // acl(5) as the kernel stores it: version 2, then tag, rights and id of each entry.
     let entry = |tag: u16, rights: u16, id: u32| {
         [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -153,12 +151,36 @@ fn a_file_with_an_access_list_keeps_it() {
         entry(32, 0, none),
     ];
     let list = entries.concat();
-    let name = CString::new(file.as_os_str().as_bytes()).expect("no 0");
-    let attribute = c"system.posix_acl_access".as_ptr();
+    let name = CString::new(path.as_os_str().as_bytes()).expect("no 0");
+    let (name, attribute) = (name.as_ptr(), attribute.as_ptr());
     // SAFETY: two strings that end in 0, and the bytes of the list.
-    let set = unsafe { libc::setxattr(name.as_ptr(), attribute, list.as_ptr().cast(), list.len(), 0) };
-    if set != 0 {
-        return eprintln!("skipped: no access lists here: {}", io::Error::last_os_error());
+    let is_set = unsafe { libc::setxattr(name, attribute, list.as_ptr().cast(), list.len(), 0) } == 0;
+    if !is_set {
+        eprintln!("skipped: no access lists here: {}", io::Error::last_os_error());
+    }
+    is_set
+}
+
+#[test]
+fn a_new_file_has_the_rights_that_its_folder_gives() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |name: &str| folder.path().join(name);
+    let mode = |name: &str| fs::metadata(place(name)).expect("there").mode() & 0o7777;
+    if set_list(c"system.posix_acl_default", folder.path()) {
+        fs::write(place("plain"), "").expect("written");
+        write(&place("new"), b"page").expect("written");
+        assert_eq!((mode("new"), mode("new") & 0o007), (mode("plain"), 0));
+        assert!(has_access_list(&place("new")));
+    }
+}
+
+#[test]
+fn a_file_with_an_access_list_keeps_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    fs::write(&file, "old").expect("written");
+    if !set_list(c"system.posix_acl_access", &file) {
+        return;
     }
     write(&file, b"new").expect("written");
     assert!(has_access_list(&file));
