@@ -48,9 +48,7 @@ pub const fn place() -> *const () {
 /// Keeps the calling thread's stack; returns its number. Allocates pages the first time; the caller
 /// must hold no lock.
 pub fn save_current() -> StackId {
-    let mut frames = [0; MAX_FRAMES];
-    let n = os::unwind::capture(&mut frames);
-    save(&frames[..n])
+    StackId(os::unwind::numbered(|frames| save(frames).0))
 }
 
 /// Keeps a stack; returns its number.

@@ -1,6 +1,7 @@
 //! Allocations of debugged objects, and the making of their slabs.
 
-use super::object::{BUSY, FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_FREE, ZONE_USED, fill};
+use super::bytes::fill;
+use super::object::{BUSY, FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_FREE, ZONE_USED};
 use super::{Debug, tell};
 use crate::os::checkers;
 

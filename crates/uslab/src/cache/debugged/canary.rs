@@ -11,7 +11,8 @@
 //! they are shown to no later owner.
 
 use super::Debug;
-use super::object::{Object, fill};
+use super::bytes::fill;
+use super::object::Object;
 use super::record::key;
 use core::ops::Range;
 

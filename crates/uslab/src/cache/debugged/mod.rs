@@ -42,6 +42,7 @@
 //! work on one object are kept apart by the record's state.
 
 mod alloc;
+mod bytes;
 mod canary;
 mod family;
 mod free;

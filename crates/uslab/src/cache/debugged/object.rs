@@ -1,6 +1,7 @@
 //! The bytes of a debugged object: its record, its zones, its pattern.
 
 use super::Debug;
+use super::bytes::fill;
 pub use super::family::Family;
 pub use super::record::{BUSY, FREE, LIVE, LOOKED_AT, NEVER, OVERWRITTEN, Word};
 use super::record::{RECORD_BYTES, Record, key};
@@ -257,43 +258,6 @@ impl<'a> Object<'a> {
         fill(bytes.start..bytes.end - 1, FREED);
         fill(bytes.end - 1..bytes.end, FREED_END);
     }
-}
-
-/// Fills a range of an object's memory.
-pub fn fill(range: Range<usize>, value: u8) {
-    // SAFETY: the range lies in an object of a debugged cache, whose pages are mapped, and which
-    // the calling thread has taken.
-    unsafe { (range.start as *mut u8).write_bytes(value, range.len()) };
-}
-
-/// The bytes of `range` that are not 0, as [`differing`]. Most ranges are all zero.
-pub fn not_zero(range: Range<usize>) -> Option<Range<usize>> {
-    // SAFETY: as in `differing`.
-    let bytes = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
-    // SAFETY: every value is a valid number.
-    let (start, words, end) = unsafe { bytes.align_to::<u64>() };
-    let (blocks, rest) = words.as_chunks::<8>();
-    let is_zero = |block: &[u64; 8]| block.iter().fold(0, |all, &word| all | word) == 0;
-    let is_same = blocks.iter().all(is_zero)
-        && rest.iter().all(|&word| word == 0)
-        && start.iter().chain(end).all(|&byte| byte == 0);
-    if is_same { None } else { differing(range, 0) }
-}
-
-/// The bytes of `range` that are not `value`: from the first to the last of them.
-pub fn differing(range: Range<usize>, value: u8) -> Option<Range<usize>> {
-    // SAFETY: as in `fill`. The program may write to it meanwhile, by mistake: any bytes are valid.
-    let bytes = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
-    // 32 bytes at a time: the compiler uses vectors.
-    let (blocks, rest) = bytes.as_chunks::<32>();
-    let is_whole = |block: &[u8; 32]| block.iter().fold(0, |changed, &byte| changed | byte ^ value) == 0;
-    let is_same = blocks.iter().all(is_whole) && rest.iter().all(|&byte| byte == value);
-    if is_same {
-        return None;
-    }
-    let first = bytes.iter().position(|&byte| byte != value)?;
-    let last = bytes.iter().rposition(|&byte| byte != value)?;
-    Some(range.start + first..range.start + last + 1)
 }
 
 #[cfg(test)]

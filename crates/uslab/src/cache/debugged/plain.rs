@@ -14,7 +14,8 @@
 //! Every difference leads to the long way of [`super::alloc`] and [`super::free`], which find it
 //! again and report it.
 
-use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, Request, Word, fill};
+use super::bytes::{fill, not_zero};
+use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, Request, Word};
 use super::record::key;
 use super::{Debug, tell};
 use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS};
@@ -147,6 +148,6 @@ impl Object<'_> {
         let none = |words: &[u64]| words.iter().fold(0, |all, &word| all | word) == 0;
         let is_cleared = blocks.iter().all(|block| none(block)) && none(rest);
         let tail = self.pointer + words * 8..self.pointer + asked;
-        is_cleared && (tail.is_empty() || super::object::not_zero(tail).is_none())
+        is_cleared && (tail.is_empty() || not_zero(tail).is_none())
     }
 }

@@ -1,6 +1,7 @@
 //! Debugged runs of pages: objects like those of a cache, with a layout of their own.
 
-use super::object::{BUSY, FREE, LIVE, Object, Release, Request, User, ZONE_FREE, ZONE_USED, fill};
+use super::bytes::fill;
+use super::object::{BUSY, FREE, LIVE, Object, Release, Request, User, ZONE_FREE, ZONE_USED};
 use super::{Debug, tell};
 use crate::os;
 use crate::os::checkers;

@@ -3,9 +3,9 @@
 //! A check reports, gives overwritten bytes their value back, and returns. The caller has taken the
 //! object, and holds no lock.
 
+use super::bytes::{differing, fill, not_zero};
 use super::object::{
-    FREED, FREED_END, Family, NEVER, NEVER_USED, Object, Release, User, ZONE_FREE, ZONE_USED, differing,
-    fill, not_zero,
+    FREED, FREED_END, Family, NEVER, NEVER_USED, Object, Release, User, ZONE_FREE, ZONE_USED,
 };
 use crate::cache::registry;
 use crate::os::debugging::RED_ZONE;

@@ -11,15 +11,19 @@
 //!          object (loader) ──▶ .eh_frame_hdr ──▶ FDE, CIE ──▶ program of call frame information
 //! ```
 //!
+//! A stack that the thread had before costs no walk: [`again`].
+//!
 //! Frame pointers alone would not do: this library, and those of most distributions, are built
 //! without them. The walk ends at code without a rule, and at rules that need more than two
 //! registers.
 
+mod again;
 mod cfi;
 mod object;
 mod rule;
 mod table;
 
+use again::Trail;
 pub use object::{Object, defines_elsewhere, find, function_at};
 use rule::Rule;
 
@@ -126,13 +130,28 @@ pub fn preserved() -> [usize; PRESERVED] {
 /// lock, and allocates nothing.
 #[inline(never)]
 pub fn capture(frames: &mut [usize]) -> usize {
-    walk(Registers::current(), object::own(), frames, false)
+    walk(Registers::current(), object::own(), frames, false, None)
+}
+
+/// The number of the calling thread's stack. `number` gives it one from the frames that [`capture`]
+/// would return, or 0. It is not asked where a table still has the number of that stack.
+#[inline(never)]
+pub fn numbered(number: fn(&[usize]) -> u32) -> u32 {
+    let start = Registers::current();
+    // SAFETY: the registers are those of this function, which lasts until the walk has ended.
+    unsafe {
+        again::number(start, |trail| {
+            let mut frames = [0; MAX_FRAMES];
+            let n = walk(start, object::own(), &mut frames, false, trail);
+            number(&frames[..n])
+        })
+    }
 }
 
 /// As [`capture`], from the registers of a signal's context, whose `pc` becomes the first frame.
 #[allow(dead_code, reason = "handlers of faults call it")]
 pub fn capture_from(registers: Registers, frames: &mut [usize]) -> usize {
-    walk(registers, 0..0, frames, true)
+    walk(registers, 0..0, frames, true, None)
 }
 
 fn walk(
@@ -140,6 +159,7 @@ fn walk(
     hidden: core::ops::Range<usize>,
     frames: &mut [usize],
     mut is_exact: bool,
+    trail: Option<&Trail<'_>>,
 ) -> usize {
     let mut n = 0;
     for visited in 0..MAX_VISITED {
@@ -154,7 +174,7 @@ fn walk(
         let Some(rule) = table::of(if is_exact { at.pc } else { at.pc - 1 }) else { break };
         // SAFETY: the rule belongs to the code at `pc`, so it describes the frame that `sp` and
         // `fp` belong to.
-        match unsafe { step(at, rule) } {
+        match unsafe { step(at, rule, trail) } {
             Some(caller) => at = caller,
             None => break,
         }
@@ -163,24 +183,42 @@ fn walk(
     n
 }
 
-/// The caller's registers.
+/// The caller's registers. Records in `trail` what they depend on.
 ///
 /// # Safety
 /// `rule` must be the rule of the code at `at.pc`, and the other registers those at that place.
-unsafe fn step(at: Registers, rule: Rule) -> Option<Registers> {
+#[inline]
+unsafe fn step(at: Registers, rule: Rule, trail: Option<&Trail<'_>>) -> Option<Registers> {
+    if rule.is_from_fp()
+        && let Some(trail) = trail
+    {
+        trail.use_fp();
+    }
     let cfa = if rule.is_from_fp() { at.fp } else { at.sp }.wrapping_add_signed(rule.cfa_offset());
     let is_plausible = cfa >= at.sp && cfa - at.sp < MAX_FRAME_BYTES && cfa.is_multiple_of(8);
     if !is_plausible {
         return None;
     }
-    // SAFETY: the words lie in the frame between `sp` and the CFA, or just below `sp`, which the
-    // stack of a live thread has.
-    let word = |offset: isize| unsafe { (cfa.wrapping_add_signed(offset) as *const usize).read() };
-    let pc = match rule.return_offset() {
-        Some(offset) => word(offset),
-        None => at.link,
+    let read = |offset: isize| {
+        let place = cfa.wrapping_add_signed(offset);
+        // SAFETY: the words lie in the frame between `sp` and the CFA, or just below `sp`, which
+        // the stack of a live thread has.
+        (place, unsafe { (place as *const usize).read() })
     };
-    let fp = rule.fp_offset().map_or(at.fp, word);
+    let mut pc = at.link;
+    if let Some((place, word)) = rule.return_offset().map(read) {
+        pc = word;
+        if let Some(trail) = trail {
+            trail.read(place, word);
+        }
+    }
+    let mut fp = at.fp;
+    if let Some((place, word)) = rule.fp_offset().map(read) {
+        fp = word;
+        if let Some(trail) = trail {
+            trail.read_fp(place, word);
+        }
+    }
     // 64-bit Arm may sign return addresses in bits that addresses do not use.
     let pc = pc & (usize::MAX >> 16);
     (pc > 4096 && (cfa > at.sp || at.link != 0)).then_some(Registers { pc, sp: cfa, fp, link: 0 })
@@ -209,6 +247,40 @@ mod tests {
             let is_in = |pc, function: *const ()| (function as usize..function as usize + 80).contains(&pc);
             assert!(is_in(frames[0], middle as *const ()), "{frames:#x?}");
             assert!(is_in(frames[1], outer as *const ()), "{frames:#x?}");
+        }
+    }
+
+    /// Threads whose stacks come again, at eight depths and from two places, find the numbers of
+    /// these stacks, and no others.
+    #[test]
+    fn a_stack_that_comes_again_has_its_number() {
+        fn number_of(frames: &[usize]) -> u32 {
+            frames.iter().fold(1u32, |hash, &pc| (hash ^ pc as u32).wrapping_mul(0x0100_0193)) | 1
+        }
+        /// The number of the stack, and that of its frames without the innermost.
+        #[inline(never)]
+        fn numbers() -> (u32, u32) {
+            let number = core::hint::black_box(numbered(number_of));
+            let mut frames = [0; MAX_FRAMES];
+            let n = core::hint::black_box(capture(&mut frames));
+            (number, number_of(&frames[1..n]))
+        }
+        #[inline(never)]
+        fn at_depth(depth: usize) -> (u32, u32) {
+            core::hint::black_box(if depth == 0 { numbers() } else { at_depth(depth - 1) })
+        }
+        let round = || {
+            let mut seen = std::collections::HashMap::new();
+            for depth in (0..8).cycle().take(400) {
+                for (number, frames) in [at_depth(depth), core::hint::black_box(at_depth(depth))] {
+                    assert_eq!(*seen.entry(frames).or_insert(number), number, "depth {depth}");
+                }
+            }
+            let numbers: std::collections::HashSet<_> = seen.values().collect();
+            assert_eq!((seen.len(), numbers.len()), (16, 16));
+        };
+        for _ in 0..20 {
+            std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(round))));
         }
     }
 
