@@ -89,7 +89,7 @@ impl Entry {
     /// # Safety
     /// `start` must be the registers of a frame of the calling thread.
     #[inline]
-    unsafe fn look(&self, start: Registers) -> Found {
+    unsafe fn compare(&self, start: Registers) -> Found {
         let version = self.version.load(Acquire);
         let number = self.number.load(Relaxed);
         let count = self.count.load(Relaxed);
@@ -196,7 +196,8 @@ pub unsafe fn number(start: Registers, walk: impl Fn(Option<&Trail<'_>>) -> u32)
     let mut hash = mixed(0, start.sp);
     let last = &LAST[place_of(hash)];
     // SAFETY: the caller's promise.
-    if let Found::Number(number) = unsafe { TABLE[usize::from(last.load(Relaxed)) % ENTRIES].look(start) } {
+    if let Found::Number(number) = unsafe { TABLE[usize::from(last.load(Relaxed)) % ENTRIES].compare(start) }
+    {
         return number;
     }
     let mut chosen = None;
@@ -204,7 +205,7 @@ pub unsafe fn number(start: Registers, walk: impl Fn(Option<&Trail<'_>>) -> u32)
         let place = place_of(hash);
         let entry = &TABLE[place];
         // SAFETY: the caller's promise.
-        match unsafe { entry.look(start) } {
+        match unsafe { entry.compare(start) } {
             Found::Number(number) => {
                 last.store(place as u16, Relaxed);
                 return number;
