@@ -109,7 +109,7 @@ both_modes! {
             ("USLAB_DEBUG", "U,malloc-64"),
         ];
         let core = scratch.join("core");
-        let live = with_commands(Gdb::new(program(), None).run_to("look", &environment));
+        let live = with_commands(Gdb::new(program(), None).run_to("gdb.c:look", &environment));
         let live = live.command(&format!("gcore {}", core.display())).command("kill");
         check(&live.output(&scratch));
         check(&with_commands(Gdb::new(program(), Some(&core))).output(&scratch));
@@ -127,7 +127,7 @@ both_modes! {
             ("USLAB_DEBUG", "U,malloc-64"),
             ("USLAB_PROFILE", "1000000000000000"),
         ];
-        check(&with_commands(Gdb::new(program(), None).run_to("look", &environment)).output(&scratch));
+        check(&with_commands(Gdb::new(program(), None).run_to("gdb.c:look", &environment)).output(&scratch));
     },
 }
 
@@ -136,6 +136,6 @@ fn a_process_without_the_library_is_told_so() {
     let scratch = Scratch::new("debug-gdb-without");
     let caught =
         r#"python exec("try:\n gdb.execute('uslab caches')\nexcept gdb.error as error:\n print(error)")"#;
-    let output = Gdb::new(program(), None).run_to("look", &[]).command(caught).output(&scratch);
+    let output = Gdb::new(program(), None).run_to("gdb.c:look", &[]).command(caught).output(&scratch);
     assert!(output.contains("the process does not run on uslab"), "{output}");
 }
