@@ -15,16 +15,13 @@
 //!
 //! So the calls of one function, which differ in a return address, find entries of their own.
 //!
-//! Threads share the entries. A writer makes the version odd. A reader looks at the version again
-//! after each place that it read, before it uses the place: the place may be one of another
-//! thread's stack otherwise, which no longer exists.
+//! Threads share the entries. One thread at a time uses an entry; another one that wants it walks.
 
 use super::Registers;
-use core::cell::Cell;
+use core::cell::UnsafeCell;
 use core::sync::atomic::{
-    AtomicBool, AtomicU16, AtomicU32, AtomicUsize,
+    AtomicBool, AtomicU16,
     Ordering::{Acquire, Relaxed, Release},
-    fence,
 };
 
 const ENTRIES: usize = 512;
@@ -34,42 +31,24 @@ const PROBES: usize = 4;
 const MAX_WORDS: usize = 32;
 
 /// A word that a walk read.
+#[derive(Clone, Copy)]
 struct Read {
-    place: AtomicUsize,
-    word: AtomicUsize,
+    place: usize,
+    word: usize,
 }
 
-/// A walk, and the number of its stack; 0 for none.
-struct Entry {
-    /// Odd while a thread writes. In a fork child it may stay so, and the entry then has no use.
-    version: AtomicU32,
-    number: AtomicU32,
-    pc: AtomicUsize,
-    sp: AtomicUsize,
-    fp: AtomicUsize,
+/// What a walk depends on.
+pub struct Trail {
+    /// The number of the stack; 0 for none.
+    number: u32,
+    start: Registers,
     /// Whether the walk depends on the first frame pointer.
-    needs_fp: AtomicBool,
-    count: AtomicUsize,
+    needs_fp: bool,
+    count: usize,
     reads: [Read; MAX_WORDS],
+    /// Where the present frame pointer was saved; `None` while it is the first one.
+    fp: Option<Read>,
 }
-
-#[unsafe(link_section = ".bss.uslab_tables")]
-static TABLE: [Entry; ENTRIES] = [const {
-    Entry {
-        version: AtomicU32::new(0),
-        number: AtomicU32::new(0),
-        pc: AtomicUsize::new(0),
-        sp: AtomicUsize::new(0),
-        fp: AtomicUsize::new(0),
-        needs_fp: AtomicBool::new(false),
-        count: AtomicUsize::new(0),
-        reads: [const { Read { place: AtomicUsize::new(0), word: AtomicUsize::new(0) } }; MAX_WORDS],
-    }
-}; ENTRIES];
-
-/// By stack pointer, the place of the entry that was found last. A loop finds it at once.
-#[unsafe(link_section = ".bss.uslab_tables")]
-static LAST: [AtomicU16; ENTRIES] = [const { AtomicU16::new(0) }; ENTRIES];
 
 /// What an entry says of a stack.
 enum Found {
@@ -77,112 +56,120 @@ enum Found {
     Number(u32),
     /// It is another one: the first word that differs.
     Other(usize),
-    /// The entry is empty.
+    /// The entry has none.
     Nothing,
-    /// Another thread writes, or this one was interrupted while it did.
-    Busy,
 }
 
-impl Entry {
-    /// Compares the stack at `start` with the entry's.
-    ///
-    /// # Safety
-    /// `start` must be the registers of a frame of the calling thread.
-    #[inline]
-    unsafe fn compare(&self, start: Registers) -> Found {
-        let version = self.version.load(Acquire);
-        let number = self.number.load(Relaxed);
-        let count = self.count.load(Relaxed);
-        let is_start = self.sp.load(Relaxed) == start.sp
-            && self.pc.load(Relaxed) == start.pc
-            && (!self.needs_fp.load(Relaxed) || self.fp.load(Relaxed) == start.fp);
-        fence(Acquire);
-        if version % 2 == 1 || self.version.load(Relaxed) != version {
-            return Found::Busy;
-        }
-        if number == 0 {
-            return Found::Nothing;
-        }
-        if !is_start {
-            return Found::Other(start.sp ^ start.fp.rotate_left(32));
-        }
-        for read in self.reads.iter().take(count) {
-            let expected = read.word.load(Relaxed);
-            let place = read.place.load(Acquire);
-            if self.version.load(Relaxed) != version {
-                return Found::Busy;
-            }
-            // SAFETY: the version is still that of a walk from `start`, and the place was read
-            // before the version was. A walk from `start` reads this word now, too, because all
-            // that it read until here is the same. So it lies in a frame of the calling thread.
-            let word = unsafe { (place as *const usize).read() };
-            if word != expected {
-                return Found::Other(word);
-            }
-        }
-        // The version did not change since `number` was read, and the words are those that belong
-        // to it: only the last `expected` may be newer, and then some place before it was.
-        fence(Acquire);
-        if self.version.load(Relaxed) == version { Found::Number(number) } else { Found::Busy }
-    }
+impl Trail {
+    const NONE: Trail = Trail {
+        number: 0,
+        start: Registers { pc: 0, sp: 0, fp: 0, link: 0 },
+        needs_fp: false,
+        count: 0,
+        reads: [Read { place: 0, word: 0 }; MAX_WORDS],
+        fp: None,
+    };
 
-    /// Replaces the walk by that of `walk`, unless another thread writes. Returns its number.
-    fn replace(&self, start: Registers, walk: &impl Fn(Option<&Trail<'_>>) -> u32) -> Option<u32> {
-        let version = self.version.load(Relaxed);
-        if version % 2 == 1 || self.version.compare_exchange(version, version + 1, Acquire, Relaxed).is_err()
-        {
-            return None;
-        }
-        // A reader that finds a store from here on finds the odd version, or a later one.
-        fence(Release);
-        self.pc.store(start.pc, Relaxed);
-        self.sp.store(start.sp, Relaxed);
-        self.fp.store(start.fp, Relaxed);
-        self.needs_fp.store(false, Relaxed);
-        let trail = Trail { entry: self, count: Cell::new(0), fp: Cell::new(None) };
-        let number = walk(Some(&trail));
-        let count = trail.count.get();
-        self.count.store(count.min(MAX_WORDS), Relaxed);
-        self.number.store(if count <= MAX_WORDS { number } else { 0 }, Relaxed);
-        self.version.store(version.wrapping_add(2), Release);
-        Some(number)
-    }
-}
-
-/// Records in an entry what a walk depends on.
-pub struct Trail<'a> {
-    entry: &'a Entry,
-    count: Cell<usize>,
-    /// Place and value of the present frame pointer; `None` while it is the first one.
-    fp: Cell<Option<(usize, usize)>>,
-}
-
-impl Trail<'_> {
     /// The walk read a return address.
     #[inline]
-    pub fn read(&self, place: usize, word: usize) {
-        let count = self.count.get();
-        if let Some(next) = self.entry.reads.get(count) {
-            next.place.store(place, Relaxed);
-            next.word.store(word, Relaxed);
+    pub fn read(&mut self, place: usize, word: usize) {
+        if let Some(next) = self.reads.get_mut(self.count) {
+            *next = Read { place, word };
         }
-        self.count.set(count + 1);
+        self.count += 1;
     }
 
     /// The walk read a frame pointer. Its value may be any: only a frame that is found by it
     /// depends on it.
     #[inline]
-    pub fn read_fp(&self, place: usize, word: usize) {
-        self.fp.set(Some((place, word)));
+    pub fn read_fp(&mut self, place: usize, word: usize) {
+        self.fp = Some(Read { place, word });
     }
 
     /// The walk finds the next frame by the frame pointer.
     #[inline]
-    pub fn use_fp(&self) {
-        match self.fp.get() {
-            Some((place, word)) => self.read(place, word),
-            None => self.entry.needs_fp.store(true, Relaxed),
+    pub fn use_fp(&mut self) {
+        match self.fp {
+            Some(Read { place, word }) => self.read(place, word),
+            None => self.needs_fp = true,
         }
+    }
+
+    /// Compares the stack at `start` with that of the trail, which is whole if it has a number.
+    ///
+    /// # Safety
+    /// `start` must be the registers of a frame of the calling thread.
+    #[inline]
+    unsafe fn compare(&self, start: Registers) -> Found {
+        if self.number == 0 {
+            return Found::Nothing;
+        }
+        let is_start = self.start.sp == start.sp
+            && self.start.pc == start.pc
+            && (!self.needs_fp || self.start.fp == start.fp);
+        if !is_start {
+            return Found::Other(start.sp ^ start.fp.rotate_left(32));
+        }
+        for read in self.reads.iter().take(self.count) {
+            // SAFETY: a walk from `start` reads this word, too, because all that it has read until
+            // here is what the walk of the trail read. So it lies in a frame of the calling thread.
+            let word = unsafe { (read.place as *const usize).read() };
+            if word != read.word {
+                return Found::Other(word);
+            }
+        }
+        Found::Number(self.number)
+    }
+
+    /// Becomes the trail of `walk`; returns its number.
+    fn replace(&mut self, start: Registers, walk: &impl Fn(Option<&mut Trail>) -> u32) -> u32 {
+        (self.start, self.needs_fp, self.count, self.fp) = (start, false, 0, None);
+        let number = walk(Some(self));
+        self.number = if self.count <= MAX_WORDS { number } else { 0 };
+        number
+    }
+}
+
+/// A place for a trail.
+struct Entry {
+    /// Whether a thread uses it. In a fork child it may stay so, and the entry then has no use.
+    is_taken: AtomicBool,
+    trail: UnsafeCell<Trail>,
+}
+
+// SAFETY: only the thread that set `is_taken` uses the trail.
+unsafe impl Sync for Entry {}
+
+#[unsafe(link_section = ".bss.uslab_tables")]
+static TABLE: [Entry; ENTRIES] =
+    [const { Entry { is_taken: AtomicBool::new(false), trail: UnsafeCell::new(Trail::NONE) } }; ENTRIES];
+
+/// By stack pointer, the place of the entry that was found last. A loop finds it at once.
+#[unsafe(link_section = ".bss.uslab_tables")]
+static LAST: [AtomicU16; ENTRIES] = [const { AtomicU16::new(0) }; ENTRIES];
+
+impl Entry {
+    /// Calls `use_trail` with the trail; `None` if another thread uses it, or if this one was
+    /// interrupted while it did.
+    #[inline]
+    fn with<R>(&self, use_trail: impl FnOnce(&mut Trail) -> R) -> Option<R> {
+        if self.is_taken.swap(true, Acquire) {
+            return None;
+        }
+        // SAFETY: this thread has taken the entry.
+        let result = use_trail(unsafe { &mut *self.trail.get() });
+        self.is_taken.store(false, Release);
+        Some(result)
+    }
+
+    /// [`Trail::compare`]; `None` if the entry is taken.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    unsafe fn compare(&self, start: Registers) -> Option<Found> {
+        // SAFETY: the caller's promise.
+        self.with(|trail| unsafe { trail.compare(start) })
     }
 }
 
@@ -192,12 +179,12 @@ impl Trail<'_> {
 /// # Safety
 /// `start` must be the registers of a frame of the calling thread.
 #[inline]
-pub unsafe fn number(start: Registers, walk: impl Fn(Option<&Trail<'_>>) -> u32) -> u32 {
+pub unsafe fn number(start: Registers, walk: impl Fn(Option<&mut Trail>) -> u32) -> u32 {
     let mut hash = mixed(0, start.sp);
     let last = &LAST[place_of(hash)];
     // SAFETY: the caller's promise.
-    if let Found::Number(number) = unsafe { TABLE[usize::from(last.load(Relaxed)) % ENTRIES].compare(start) }
-    {
+    let found = unsafe { TABLE[usize::from(last.load(Relaxed)) % ENTRIES].compare(start) };
+    if let Some(Found::Number(number)) = found {
         return number;
     }
     let mut chosen = None;
@@ -206,23 +193,23 @@ pub unsafe fn number(start: Registers, walk: impl Fn(Option<&Trail<'_>>) -> u32)
         let entry = &TABLE[place];
         // SAFETY: the caller's promise.
         match unsafe { entry.compare(start) } {
-            Found::Number(number) => {
+            Some(Found::Number(number)) => {
                 last.store(place as u16, Relaxed);
                 return number;
             }
-            Found::Other(word) => hash = mixed(hash, word),
-            Found::Nothing => {
+            Some(Found::Other(word)) => hash = mixed(hash, word),
+            Some(Found::Nothing) => {
                 chosen = Some(entry);
                 break;
             }
-            Found::Busy => break,
+            None => break,
         }
         // Any of them: of two stacks that take turns, each is to stay.
         if chosen.is_none() || hash >> 62 == 0 {
             chosen = Some(entry);
         }
     }
-    let kept = chosen.and_then(|entry| entry.replace(start, &walk));
+    let kept = chosen.and_then(|entry| entry.with(|trail| trail.replace(start, &walk)));
     kept.unwrap_or_else(|| walk(None))
 }
 

@@ -159,7 +159,7 @@ fn walk(
     hidden: core::ops::Range<usize>,
     frames: &mut [usize],
     mut is_exact: bool,
-    trail: Option<&Trail<'_>>,
+    mut trail: Option<&mut Trail>,
 ) -> usize {
     let mut n = 0;
     for visited in 0..MAX_VISITED {
@@ -174,7 +174,7 @@ fn walk(
         let Some(rule) = table::of(if is_exact { at.pc } else { at.pc - 1 }) else { break };
         // SAFETY: the rule belongs to the code at `pc`, so it describes the frame that `sp` and
         // `fp` belong to.
-        match unsafe { step(at, rule, trail) } {
+        match unsafe { step(at, rule, trail.as_deref_mut()) } {
             Some(caller) => at = caller,
             None => break,
         }
@@ -188,9 +188,9 @@ fn walk(
 /// # Safety
 /// `rule` must be the rule of the code at `at.pc`, and the other registers those at that place.
 #[inline]
-unsafe fn step(at: Registers, rule: Rule, trail: Option<&Trail<'_>>) -> Option<Registers> {
+unsafe fn step(at: Registers, rule: Rule, mut trail: Option<&mut Trail>) -> Option<Registers> {
     if rule.is_from_fp()
-        && let Some(trail) = trail
+        && let Some(trail) = &mut trail
     {
         trail.use_fp();
     }
@@ -208,14 +208,14 @@ unsafe fn step(at: Registers, rule: Rule, trail: Option<&Trail<'_>>) -> Option<R
     let mut pc = at.link;
     if let Some((place, word)) = rule.return_offset().map(read) {
         pc = word;
-        if let Some(trail) = trail {
+        if let Some(trail) = &mut trail {
             trail.read(place, word);
         }
     }
     let mut fp = at.fp;
     if let Some((place, word)) = rule.fp_offset().map(read) {
         fp = word;
-        if let Some(trail) = trail {
+        if let Some(trail) = &mut trail {
             trail.read_fp(place, word);
         }
     }
