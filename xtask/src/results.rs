@@ -88,17 +88,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 fn build(workspace: &Workspace) -> Result<()> {
     // Programs are measured under the preload library, and C programs are linked with the C
     // library.
-    workspace::check(&mut workspace.cargo(&[
-        "build",
-        "--quiet",
-        "--release",
-        "--package",
-        "uslab-bench",
-        "--package",
-        "uslab-preload",
-        "--package",
-        "uslab-capi",
-    ]))
+    workspace::check(workspace.release_build().arg("--quiet"))
 }
 
 fn program(workspace: &Workspace, args: &[&str]) -> Command {

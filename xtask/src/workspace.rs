@@ -43,6 +43,14 @@ impl Workspace {
         command
     }
 
+    /// The release build of all that users get, without the programs of this repository's own use,
+    /// which take long to optimise. Commands that need most of it build all of it: a choice of
+    /// packages is a choice of features too, and would compile the others anew.
+    pub fn release_build(&self) -> Command {
+        let own = ["xtask", "uslab-tests", "uslab-vm-guest"].map(|package| ["--exclude", package]);
+        self.cargo(&[&["build", "--workspace", "--release"][..], own.as_flattened()].concat())
+    }
+
     /// The directory of release builds.
     pub fn release_dir(&self) -> PathBuf {
         self.target.join("release")

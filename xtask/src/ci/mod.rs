@@ -13,6 +13,7 @@ use crate::{balance, checkers, deb, dist, golden, musl, public, results, scale, 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::io::Write;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Arguments of `cargo xtask ci`.
@@ -53,7 +54,11 @@ const STEPS: &[Step] = &[
         run: |w| public::run(w, &public::Args::default()),
     },
     Step { name: "doc", what: "the documentation builds without a warning", run: doc },
-    Step { name: "release", what: "release build of all that users get", run: release },
+    Step {
+        name: "release",
+        what: "release build of all that users get",
+        run: |w| shown_and_checked(&mut w.release_build()),
+    },
     Step { name: "golden", what: "the machine code of the fast path", run: |w| golden::run(w, &options()) },
     Step {
         name: "results",
@@ -162,19 +167,14 @@ fn options<T: clap::Args>() -> T {
 /// Runs cargo with the mode chosen by the step, not by the caller's environment.
 fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let mut command = workspace.cargo(args);
-    command.env_remove("USLAB_RSEQ");
-    for (name, value) in environment {
-        command.env(name, value);
-    }
-    println!("$ {}", workspace::line_of(&command));
-    std::io::stdout().flush()?;
-    workspace::check(&mut command)
+    command.env_remove("USLAB_RSEQ").envs(environment.iter().copied());
+    shown_and_checked(&mut command)
 }
 
-/// Without the programs of this repository's own use, which take long to optimise.
-fn release(workspace: &Workspace) -> Result<()> {
-    let own = ["xtask", "uslab-tests", "uslab-vm-guest"].map(|package| ["--exclude", package]);
-    cargo(workspace, &[&["build", "--workspace", "--release"][..], own.as_flattened()].concat(), &[])
+fn shown_and_checked(command: &mut Command) -> Result<()> {
+    println!("$ {}", workspace::line_of(command));
+    std::io::stdout().flush()?;
+    workspace::check(command)
 }
 
 /// With the features for memory checkers, which slow every call down, nothing is tested here: see
