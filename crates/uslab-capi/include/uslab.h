@@ -74,8 +74,8 @@ extern "C" {
 #endif
 
 /* Settings that the program carries, "decay_ms=250,limit=80%,90%": a program may define this
- * variable; the library does not. Variables of the environment come before it. Read at the first
- * use of the library. With a shared library or a preloaded one, link the program with -rdynamic. */
+ * variable; the library does not. Variables of the environment override it. Read at the first use
+ * of the library. With a shared library or a preloaded one, link the program with -rdynamic. */
 extern const char *uslab_conf USLAB_ATTRIBUTE((visibility("default")));
 
 /* ---- Caches ---------------------------------------------------------------------------------- */
@@ -543,7 +543,7 @@ typedef struct uslab_usage {
     uint64_t dirty_bytes;     /* free pages with memory behind them */
     uint64_t allocated_bytes; /* objects held by the program, in bytes of their classes */
     uint64_t free_objects;    /* in slabs and sheaves */
-    uint64_t large_objects;   /* beyond 32 KiB, held by the program */
+    uint64_t large_objects;   /* page runs in use: all beyond 1 MiB, some beyond 32 KiB */
     uint64_t large_bytes;
 } uslab_usage;
 

@@ -168,7 +168,8 @@ public:
     /* As uslab_cache_shrink: returns the bytes of the empty slabs that became free pages. */
     std::size_t shrink() noexcept { return uslab_cache_shrink(handle_); }
 
-    /* The figures of the cache. Throws past the 3840th cache. Not for a hot path. */
+    /* The figures of the cache. Throws if there was no memory for its counters. Not for a hot
+     * path. */
     [[nodiscard]] uslab_cache_stats stats() const
     {
         auto stats = detail::sized<uslab_cache_stats>();

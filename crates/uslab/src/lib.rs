@@ -1,8 +1,16 @@
 //! The Linux slab allocator for user space: typed object caches with lock-free per-CPU fast paths,
 //! bulk allocation, and a malloc on top of them.
 //!
+//! ```text
+//!   objects of one type or size    Cache, CacheBuilder, RawCache; Cache::local, Cache::prefill
+//!   memory of any size             Uslab (the global allocator), malloc, Heap
+//!   memory back under pressure     trim, set_limit, reclaim: shrinkers, LruCache, sources
+//!   figures, profile, faults       stats, profile, debug
+//! ```
+//!
 //! Start with [`Cache`] for objects of one type, [`CacheBuilder`] for options, [`RawCache`] for
-//! sizes known at run time.
+//! sizes known at run time, and [`Uslab`] for a whole program. [`mod@reclaim`] has the caches that
+//! shrink.
 #![no_std]
 #![warn(missing_docs)]
 #![allow(rustdoc::private_intra_doc_links, reason = "items of `internal` name their neighbours")]

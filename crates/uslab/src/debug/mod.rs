@@ -1,4 +1,7 @@
-//! Checks the library's own structures on request.
+//! Finds faults: checks of structures and objects on request, debugging of running caches, the
+//! destination of reports, guard pages ([`guard`]), and leaks ([`find_leaks`]).
+//!
+//! [`validate`] walks the library's own structures:
 //!
 //! ```text
 //!   registry ─▶ each cache ─▶ slots ─▶ barns ─▶ slabs ─▶ bitmaps, counts, lists, page map

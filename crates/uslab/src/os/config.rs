@@ -72,7 +72,7 @@ pub const VARIABLES: [Variable; 26] = [
         name: NUMA,
         read_by: "the library",
         values: "`0`",
-        default: "on a machine of several nodes each CPU allocates what lies on its own",
+        default: "on a machine of several nodes each CPU allocates memory of its own node",
         doc: "Treat the machine as one node: a CPU allocates what it freed, whichever node the memory is on. \
               Frees that name a size or a cache are then as fast as on a machine of one node.",
         is_harmless: true,
@@ -250,7 +250,8 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the shared libraries",
         values: "`1`",
         default: "no report",
-        doc: "At exit, write the process's memory and its caches to standard error.",
+        doc: "At exit, write a summary of the process's memory and a table of its caches to standard \
+              error.",
         is_harmless: false,
     },
     Variable {
@@ -259,8 +260,8 @@ pub const VARIABLES: [Variable; 26] = [
         values: "`NAME=VALUE,…`; names are those of the variables, in lower case and without `USLAB_`",
         default: "each variable's own default",
         doc: "Several settings in one: `decay_ms=0,limit=80%,90%`. A program can carry such a string itself: \
-              [settings in the program](README.md#settings-in-the-program). A variable of its own comes first, \
-              then this one, then the program's string. `uslab run --conf` sets it.",
+              [settings in the program](README.md#settings-in-the-program). A setting's own variable \
+              overrides this one, which overrides the program's string. `uslab run --conf` sets it.",
         is_harmless: false,
     },
     Variable {
