@@ -82,7 +82,7 @@ free, as of the last slow path of each CPU: a figure can be behind by what the C
 const TOP_EXAMPLES: &str = "\
 Examples:
   uslab top 4711                          keys: ? explains them, q ends
-  uslab top 4711 --once                   the same as text, after two looks
+  uslab top 4711 --once                   the same as text, after two updates
   uslab top 4711 --json -n 61 | jq .verdict
                                           the cause of growth, after a minute
 
@@ -314,19 +314,19 @@ pub struct Top {
     #[arg(long, value_name = "N", value_parser = copy_number())]
     pub copy: Option<u32>,
 
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: f64,
 
-    /// Print the last look as text and end
+    /// Print the last update as text and end
     #[arg(long)]
     pub once: bool,
 
-    /// Print the last look as JSON and end
+    /// Print the last update as JSON and end
     #[arg(long, conflicts_with = "once")]
     pub json: bool,
 
-    /// Looks before --once and --json print; growth needs a minute of them
+    /// Updates before --once and --json print; growth needs a minute of them
     #[arg(short = 'n', long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u32).range(1..))]
     pub looks: u32,
 
@@ -341,7 +341,7 @@ pub fn process_id(text: &str) -> Result<i32, String> {
     id.ok_or_else(|| "not the number of a process".to_owned())
 }
 
-/// Seconds between two looks.
+/// Seconds between two updates.
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),

@@ -228,7 +228,7 @@ fn cache_page(frame: &mut Frame, area: Rect, app: &App, id: u32) {
         let series = app.history.series(id, width, figure);
         let least = series.iter().copied().filter(|&value| value > 0).min().unwrap_or(0);
         let most = series.iter().copied().max().unwrap_or(0);
-        let title = format!("{title}, last {} looks: {} to {}", series.len(), bytes(least), bytes(most));
+        let title = format!("{title}, last {} updates: {} to {}", series.len(), bytes(least), bytes(most));
         frame.render_widget(Line::from(title).bold(), title_area);
         frame.render_widget(Sparkline::default().data(series), chart_area);
     }

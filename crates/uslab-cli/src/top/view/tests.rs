@@ -56,10 +56,10 @@ bytes:   4.6 MiB = live 4.4 MiB + slack 0 B + cached 56.2 KiB + partial 167 KiB
 slow:    3600 allocations, 2400 frees, 2404 refills, 1200 flushes, 0 drains, 0
 failures
 rates:   +200 objects net, - slow paths, 4 refills, - drains in a second
-live, last 2 looks: 4.4 MiB to 4.4 MiB
+live, last 2 updates: 4.4 MiB to 4.4 MiB
 ▇█
 ██
-slabs, last 2 looks: 4.6 MiB to 4.6 MiB
+slabs, last 2 updates: 4.6 MiB to 4.6 MiB
 ██
 ██
 ██
