@@ -111,6 +111,15 @@ fn reclaim_and_figures() {
     both_links("reclaim", "tests/capi/reclaim.c", "c2x");
 }
 
+/// With the background thread, which the program starts by its size.
+#[test]
+fn a_fork_after_a_late_publication() {
+    for (link, name) in [(Link::Shared, "publish-shared"), (Link::Static, "publish-static")] {
+        let program = program(name, "tests/capi/publish.c", "gnu11", link);
+        run_in_both(name, &Program::new(program));
+    }
+}
+
 #[test]
 fn sources_and_visits() {
     both_links("sources", "tests/capi/sources.c", "c99");

@@ -11,6 +11,8 @@ extern crate uslab_tests;
 mod corpus;
 mod gdb;
 mod leaks;
+#[cfg(target_arch = "x86_64")]
+mod plugins;
 mod profile;
 mod programs;
 mod variable;

@@ -14,9 +14,10 @@
 
 mod held;
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -33,6 +34,9 @@ const SUFFIX: &str = ".uslab-tmp";
 const PIECE_BYTES: usize = 1 << 20;
 /// Links that a name may lead through, as the kernel has it: path_resolution(7).
 const MAX_LINKS: usize = 40;
+
+/// The attribute with a file's access list, acl(5).
+const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 
 /// The permissions of a new file.
 enum Access<'a> {
@@ -110,8 +114,12 @@ fn usual_mode(file: &Path) -> io::Result<u32> {
 fn give(made: &File, access: Access, file: &Path) -> io::Result<()> {
     let mode = match access {
         Access::Usual => usual_mode(file)?,
-        Access::Mode(mode) => mode,
+        Access::Mode(mode) => {
+            remove_access_list(made)?;
+            mode
+        }
         Access::Of(data) => {
+            remove_access_list(made)?;
             if made.metadata()?.gid() != data.gid() {
                 fchown(made, None, Some(data.gid()))?;
             }
@@ -119,6 +127,19 @@ fn give(made: &File, access: Access, file: &Path) -> io::Result<()> {
         }
     };
     made.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Removes the access list that a new file has from its folder: with a list, the mode alone does
+/// not tell who may read.
+#[allow(unsafe_code, reason = "a system call that no crate in use wraps")]
+fn remove_access_list(made: &File) -> io::Result<()> {
+    // SAFETY: a descriptor that is open, and a string that ends in 0.
+    let status = unsafe { libc::fremovexattr(made.as_raw_fd(), ACCESS_LIST.as_ptr()) };
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(code) if status != 0 && code != libc::ENODATA && code != libc::ENOTSUP => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn not_plain(data: &Metadata) -> io::Error {
@@ -189,9 +210,8 @@ pub fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
 #[allow(unsafe_code, reason = "a system call that no crate in use wraps")]
 fn has_access_list(file: &Path) -> bool {
     let Ok(name) = CString::new(file.as_os_str().as_bytes()) else { return false };
-    let attribute = c"system.posix_acl_access".as_ptr();
     // SAFETY: two strings that end in 0; without room the call returns the size of the list.
-    unsafe { libc::getxattr(name.as_ptr(), attribute, std::ptr::null_mut(), 0) > 0 }
+    unsafe { libc::getxattr(name.as_ptr(), ACCESS_LIST.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
 /// Whether a file that cannot be replaced may be written: its folder cannot be, its group is one

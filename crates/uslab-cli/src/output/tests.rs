@@ -175,6 +175,22 @@ fn a_new_file_has_the_rights_that_its_folder_gives() {
 }
 
 #[test]
+fn a_file_without_an_access_list_gets_none_from_its_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    fs::write(&file, "old").expect("written");
+    fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("own file");
+    if !set_list(c"system.posix_acl_default", folder.path()) {
+        return;
+    }
+    write(&file, b"new").expect("written");
+    assert!(!has_access_list(&file));
+    assert_eq!(fs::metadata(&file).expect("there").mode() & 0o7777, 0o640);
+    replace(&file, b"newer", Some(0o600)).expect("written");
+    assert!(!has_access_list(&file));
+}
+
+#[test]
 fn a_file_with_an_access_list_keeps_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("file");

@@ -27,13 +27,13 @@ pub(super) fn begin() -> bool {
     let has_reaper = background::is_running();
     let is_alone = || os::thread::count() == Some(1 + usize::from(background::is_running()));
     // Of a process that shares its memory with this one, the count does not tell.
-    if !is_alone() || !os::process::is_own() || !os::rest::hold(has_reaper) {
+    if !is_alone() || !os::process::is_own() || !os::background::hold(has_reaper) {
         return false;
     }
     // Before it came to rest, the background thread may have started another one.
     let is_alone = is_alone();
     if !is_alone {
-        os::rest::release();
+        os::background::release();
     }
     is_alone
 }
@@ -54,5 +54,5 @@ pub(super) fn pop() -> bool {
 
 /// Ends such a fork in the parent. The child has no background thread.
 pub(super) fn end() {
-    os::rest::release();
+    os::background::release();
 }

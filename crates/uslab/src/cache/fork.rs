@@ -44,6 +44,7 @@ fn for_each_cpu_cache(visit: &dyn Fn(&percpu::CpuCache)) {
 }
 
 extern "C" fn prepare() {
+    os::unwind::begin_fork();
     if alone::begin() {
         alone::push(true);
         counters::note_fork();
@@ -91,6 +92,7 @@ fn undo(child: bool) {
 }
 
 extern "C" fn parent() {
+    os::unwind::end_fork(false);
     if alone::pop() {
         return alone::end();
     }
@@ -98,6 +100,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    os::unwind::end_fork(true);
     let is_alone = alone::pop();
     // First of all: the child's figures must not go into the parent's file.
     counters::publish_in_child(is_alone);

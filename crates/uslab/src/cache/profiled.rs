@@ -85,9 +85,13 @@ fn hide_all() -> bool {
 }
 
 /// Counts no allocations any more. Caches of which no sample is in use serve from the fast path
-/// again. Takes the registry's lock; visits each cache once.
-pub(crate) fn count_none() {
+/// again. Takes the registry's lock; visits each cache once. Does nothing unless `is_off`: another
+/// thread may have started the profile again.
+pub(crate) fn count_none(is_off: impl Fn() -> bool) {
     let _registry = registry::lock();
+    if !is_off() {
+        return;
+    }
     IS_COUNTING.store(false, Relaxed);
     registry::for_each(|core| {
         if core.followed.end_counting() {

@@ -244,6 +244,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_too_late_is_not_served() {
+        set_up!();
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (request, answer) = counters::request();
         request.verb.store(layout::VERB_SHRINK, Relaxed);

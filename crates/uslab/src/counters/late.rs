@@ -82,7 +82,7 @@ pub fn begin() -> Result<(), PublishError> {
     // A step that is left from a file before.
     end();
     let count = segments::used();
-    let seen = os::memory::map_shared(count * SEGMENT_BYTES).ok_or(PublishError::File)?;
+    let seen = os::memory::map_private(count * SEGMENT_BYTES).ok_or(PublishError::File)?;
     let Some(file) = publish::create(&directory, count) else {
         // SAFETY: mapped above, and no other code knows it.
         unsafe { os::memory::unmap(seen, count * SEGMENT_BYTES) };
@@ -131,10 +131,12 @@ pub fn is_moving() -> bool {
 }
 
 /// In a fork child: moves the figures to a file of the child's own. A move that is under way is the
-/// parent's, unless no other thread worked there: then it is that of the code that a handler
-/// interrupted.
+/// parent's. If no other thread worked there, a handler may have interrupted it, and forked: the
+/// memory for it stays mapped for the code that goes on.
 pub fn publish_in_child(was_alone: bool) {
-    if !was_alone {
+    if was_alone {
+        SEEN.store(core::ptr::null_mut(), Relaxed);
+    } else {
         end();
     }
     publish::publish_in_child(segments::used_at_fork(), segments::leave_file, segments::enter_file);

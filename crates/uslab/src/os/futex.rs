@@ -1,7 +1,7 @@
 //! Parking with `futex(2)`, private to the process.
 
 use super::corruption::is_whole;
-use super::{calls, rest};
+use super::{background, calls};
 use crate::sync::Park;
 use core::sync::atomic::AtomicU32;
 
@@ -35,8 +35,8 @@ impl Park for Futex {
     fn wait(word: &AtomicU32, expected: u32) {
         // A fork in a handler may interrupt the holder of a lock that the background thread waits
         // for.
-        if rest::is_background_thread() {
-            rest::rest(|| Self::sleep(word, expected));
+        if background::is_background_thread() {
+            background::wait_for_lock(word, || Self::sleep(word, expected));
         } else {
             Self::sleep(word, expected);
         }

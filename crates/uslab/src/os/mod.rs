@@ -5,6 +5,7 @@
 //! [`errno::Preserved`].
 
 mod answer;
+pub mod background;
 pub mod calls;
 pub mod capacity;
 pub mod checkers;
@@ -43,7 +44,7 @@ pub mod process;
 pub mod random;
 pub mod region;
 pub mod report;
-pub mod rest;
+mod rest;
 pub mod rseq;
 pub mod scheduling;
 pub mod settings;

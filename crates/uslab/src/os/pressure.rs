@@ -276,11 +276,11 @@ pub fn wait<const N: usize>(watched: [Option<&Descriptor>; N], timeout_ms: u64) 
             place.events = if descriptor.form == Form::File { libc::POLLPRI } else { libc::POLLIN };
         }
     }
-    if super::rest::rest(|| poll(&mut polled, timeout_ms)) < 0 {
+    if super::background::rest(|| poll(&mut polled, timeout_ms)) < 0 {
         if errno::get() != libc::EINTR {
             // Refused (a limit of descriptors below the number of places): the time must pass all
             // the same.
-            super::rest::rest(|| poll(&mut [], timeout_ms));
+            super::background::rest(|| poll(&mut [], timeout_ms));
         }
         return [Event::Nothing; N];
     }

@@ -11,6 +11,7 @@
 //! Limit: with system pages of more than 4 KiB the library does not give this advice, and such a
 //! child takes the parent's threads for its own.
 
+use super::rest::Rest;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering::Relaxed};
 
@@ -33,14 +34,12 @@ pub struct Threads {
     pub(super) writes_action: AtomicBool,
     /// Whether the first thread of the process has ended; see [`super::first`].
     pub(super) first_has_ended: AtomicBool,
-    /// Whether the background thread rests, and how many forks keep it at rest; see
-    /// [`super::rest`].
-    pub(super) rests: AtomicBool,
-    pub(super) holders: AtomicU32,
+    /// The rests of the background thread, and the forks that keep it there.
+    pub(super) rest: Rest,
     /// The background thread's number.
     pub(super) background_id: AtomicU32,
     /// Fills the page, so that no other static shares it.
-    _rest: [u8; PAGE_BYTES - 28],
+    _rest: [u8; PAGE_BYTES - 44],
 }
 
 const _: () = assert!(size_of::<Threads>() == PAGE_BYTES);
@@ -56,10 +55,9 @@ pub static THREADS: Threads = Threads {
     passes: AtomicU32::new(0),
     writes_action: AtomicBool::new(false),
     first_has_ended: AtomicBool::new(false),
-    rests: AtomicBool::new(false),
-    holders: AtomicU32::new(0),
+    rest: Rest::new(),
     background_id: AtomicU32::new(0),
-    _rest: [0; PAGE_BYTES - 28],
+    _rest: [0; PAGE_BYTES - 44],
 };
 
 /// How the calling thread's process relates to the process that claimed the page.

@@ -12,8 +12,8 @@
 //! where other processes may write a request does the thread look for one, twice a second.
 //! [`note_activity`] stands in slow paths: a load and a branch.
 
+use super::background::{self, rest};
 use super::process::THREADS;
-use super::rest::{self, rest};
 use super::{Futex, membarrier};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
 
@@ -27,7 +27,7 @@ static STATE: &AtomicU32 = &THREADS.sleep;
 
 /// Records that there is a background thread from now on.
 pub fn begin() {
-    rest::begin();
+    background::begin();
     THREADS.has_background_thread.store(true, Relaxed);
 }
 
@@ -105,5 +105,5 @@ pub fn end() {
 pub fn reset_in_child() {
     STATE.store(AWAKE, Relaxed);
     THREADS.has_background_thread.store(false, Relaxed);
-    rest::reset_in_child();
+    background::reset_in_child();
 }

@@ -28,7 +28,8 @@ pub trait Park {
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
+/// The word of a lock that a thread waits for.
+pub const CONTENDED: u32 = 2;
 
 /// Spins before a thread sleeps: critical sections under these locks take tens of nanoseconds.
 const SPINS: u32 = 64;

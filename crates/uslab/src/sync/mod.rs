@@ -12,7 +12,7 @@ mod marks;
 mod prefetch;
 mod rank;
 
-pub use lock::{Guard, Lock, Park};
+pub use lock::{CONTENDED, Guard, Lock, Park};
 pub use marks::Marks;
 pub use prefetch::{prefetch_for_read, prefetch_for_write};
 pub use rank::{Rank, only_thread_left};

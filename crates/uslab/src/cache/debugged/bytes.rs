@@ -118,10 +118,11 @@ mod tests {
                     assert_eq!(byte, if is_filled(at) { 0x6b } else { 0x11 }, "{at} of {start}+{len}");
                 }
                 assert_eq!(differing(range.clone(), 0x6b), None);
-                for at in start..start + len {
-                    memory[at] ^= 0x80;
-                    assert_eq!(differing(range.clone(), 0x6b), Some(base + at..base + at + 1));
-                    memory[at] ^= 0x80;
+                for at in 0..len {
+                    memory[start + at] ^= 0x80;
+                    let changed = range.start + at..range.start + at + 1;
+                    assert_eq!(differing(range.clone(), 0x6b), Some(changed));
+                    memory[start + at] ^= 0x80;
                 }
                 if len > 1 {
                     (memory[start], memory[start + len - 1]) = (0, 0);

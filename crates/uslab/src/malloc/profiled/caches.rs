@@ -25,9 +25,9 @@ pub(super) fn count_all() {
     cache::count_all(&COUNTER);
 }
 
-/// Counts none any more; samples in use are followed.
+/// Counts none any more, unless the profile runs again; samples in use are followed.
 pub(super) fn count_none() {
-    cache::count_none();
+    cache::count_none(|| state::period_bytes() == 0);
 }
 
 fn allocated(core: &Core, objects: &[*mut u8]) {

@@ -63,10 +63,14 @@ static COUNTDOWNS: [CachePadded<AtomicU64>; 64] = [const { CachePadded(AtomicU64
 pub(crate) fn start(period_bytes: usize) -> bool {
     let _errno = os::errno::Preserved::new();
     let period_bytes = if period_bytes == 0 { PROFILE_PERIOD_BYTES } else { period_bytes as u64 };
-    if !start::ensure() || !table::make() {
+    if !start::ensure() {
         return false;
     }
+    // A fork takes the table's lock by these.
     super::install_hooks();
+    if !table::make() {
+        return false;
+    }
     state::begin();
     state::set_period_bytes(period_bytes);
     COUNTDOWNS.iter().for_each(|countdown| countdown.store(0, Relaxed));

@@ -104,11 +104,11 @@ impl Trail {
         if self.number == 0 {
             return Found::Nothing;
         }
-        let is_start = self.start.sp == start.sp
-            && self.start.pc == start.pc
-            && (!self.needs_fp || self.start.fp == start.fp);
-        if !is_start {
-            return Found::Other(start.sp ^ start.fp.rotate_left(32));
+        if self.start.sp != start.sp || self.start.pc != start.pc {
+            return Found::Other(start.sp);
+        }
+        if self.needs_fp && self.start.fp != start.fp {
+            return Found::Other(start.fp);
         }
         for read in self.reads.iter().take(self.count) {
             // SAFETY: a walk from `start` reads this word, too, because all that it has read until
@@ -125,6 +125,12 @@ impl Trail {
     fn replace(&mut self, start: Registers, walk: &impl Fn(Option<&mut Trail>) -> u32) -> u32 {
         (self.start, self.needs_fp, self.count, self.fp) = (start, false, 0, None);
         let number = walk(Some(self));
+        // A search for leaks reads this memory. What the walk does not depend on may be a pointer
+        // to an object.
+        if !self.needs_fp {
+            self.start.fp = 0;
+        }
+        self.fp = None;
         self.number = if self.count <= MAX_WORDS { number } else { 0 };
         number
     }

@@ -19,11 +19,13 @@
 
 mod again;
 mod cfi;
+mod loader;
 mod object;
 mod rule;
 mod table;
 
 use again::Trail;
+pub use loader::{begin_fork, end_fork};
 pub use object::{Object, defines_elsewhere, find, function_at};
 use rule::Rule;
 
@@ -126,8 +128,8 @@ pub fn preserved() -> [usize; PRESERVED] {
 }
 
 /// Writes the return addresses of the calling thread to `frames`, the innermost first; returns how
-/// many. Frames of this library are left out where it is a shared object of its own. Takes no
-/// lock, and allocates nothing.
+/// many. Frames of this library are left out where it is a shared object of its own. Allocates
+/// nothing, and takes no lock but the loader's, for an instant ([`loader`]).
 #[inline(never)]
 pub fn capture(frames: &mut [usize]) -> usize {
     walk(Registers::current(), object::own(), frames, false, None)
@@ -161,6 +163,10 @@ fn walk(
     mut is_exact: bool,
     mut trail: Option<&mut Trail>,
 ) -> usize {
+    // A handler of faults takes no lock, not even the loader's.
+    if !is_exact {
+        table::renew();
+    }
     let mut n = 0;
     for visited in 0..MAX_VISITED {
         if n == frames.len() || at.pc == 0 {

@@ -3,6 +3,7 @@
 //! glibc (2.35) answers without a lock, by `_dl_find_object`. Other C libraries walk their list,
 //! under a lock that threads hold only while the loader changes that list.
 
+use super::loader;
 use crate::os::weak;
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
@@ -85,8 +86,32 @@ fn find_in_list(pc: usize) -> Option<Object> {
     let mut search = Search { pc, found: None };
     // SAFETY: the loader calls `visit` with its own description and `search`, and only before this
     // returns.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    loader::inside(|| unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) })?;
     search.found
+}
+
+/// A number that changes when the loader has added or removed an object. `None` where the list
+/// cannot be read now.
+pub fn generation() -> Option<u64> {
+    let mut generation = 0u64;
+    // SAFETY: as in `find_in_list`.
+    loader::inside(|| unsafe { libc::dl_iterate_phdr(Some(note_generation), (&raw mut generation).cast()) })?;
+    Some(generation)
+}
+
+/// # Safety
+/// As `dl_iterate_phdr` calls it, with a number as `data`.
+unsafe extern "C" fn note_generation(
+    info: *mut libc::dl_phdr_info,
+    bytes: usize,
+    data: *mut c_void,
+) -> c_int {
+    if bytes >= size_of::<libc::dl_phdr_info>() {
+        // SAFETY: the loader's description has all fields, and `data` is the caller's number.
+        unsafe { *data.cast::<u64>() = (*info).dlpi_adds << 32 ^ (*info).dlpi_subs };
+    }
+    // Every description has both numbers.
+    1
 }
 
 struct Search {

@@ -1,7 +1,7 @@
-//! The table of rules: each call frame program runs once.
+//! The table of rules: each call frame program runs once, until the loader adds or removes code.
 
-use super::cfi;
 use super::rule::Rule;
+use super::{cfi, loader, object};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const ENTRIES: usize = 4096;
@@ -17,6 +17,23 @@ struct Entry {
 static TABLE: [Entry; ENTRIES] =
     [const { Entry { key: AtomicU64::new(0), rule: AtomicU64::new(0) } }; ENTRIES];
 
+/// The loader's generation that the rules are of.
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+/// Forgets all rules if the loader has added or removed an object since. Each walk begins so: code
+/// that lies now where an unloaded plug-in lay has other frames.
+pub fn renew() {
+    let Some(generation) = object::generation() else { return };
+    if GENERATION.load(Relaxed) == generation {
+        return;
+    }
+    for entry in &TABLE {
+        entry.rule.store(Rule::NONE.0, Relaxed);
+        entry.key.store(0, Relaxed);
+    }
+    GENERATION.store(generation, Relaxed);
+}
+
 /// The rule of the code at `pc`; `None` if the walk ends there.
 #[inline]
 pub fn of(pc: usize) -> Option<Rule> {
@@ -30,7 +47,11 @@ pub fn of(pc: usize) -> Option<Rule> {
 
 #[cold]
 fn compute(pc: usize, entry: &Entry) -> Option<Rule> {
-    let rule = cfi::rule_at(pc).unwrap_or(Rule::NONE);
+    let found = cfi::rule_at(pc);
+    if found.is_none() && !loader::is_open() {
+        return None;
+    }
+    let rule = found.unwrap_or(Rule::NONE);
     entry.rule.store(rule.0, Relaxed);
     entry.key.store(pc as u64 ^ rule.0, Relaxed);
     Rule::of_word(rule.0)
