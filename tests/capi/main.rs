@@ -115,7 +115,7 @@ fn reclaim_and_figures() {
 #[test]
 fn a_fork_after_a_late_publication() {
     for (link, name) in [(Link::Shared, "publish-shared"), (Link::Static, "publish-static")] {
-        let program = program(name, "tests/capi/publish.c", "gnu11", link);
+        let program = program(name, "tests/capi/publish.c", "c11", link);
         run_in_both(name, &Program::new(program));
     }
 }
