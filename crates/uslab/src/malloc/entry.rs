@@ -542,8 +542,16 @@ pub unsafe fn free_bulk(objects: &[*mut u8]) {
             rest = &rest[1..];
             continue;
         };
-        let same = |&&pointer: &&*mut u8| cache_of(pointer).is_some_and(|other| ptr::eq(other, cache));
-        let n = rest.iter().take_while(same).count();
+        let owner = pages::owner_of(first);
+        // Most neighbours have the owner of the first one, so the cache is known.
+        let is_neighbour = |pointer: *mut u8| {
+            let page = pages::page_of(pointer);
+            page.is_some_and(|page| Some(pages::owner(page)) == owner && cache.is_taken_at(page, pointer))
+        };
+        let same = |&&pointer: &&*mut u8| {
+            is_neighbour(pointer) || cache_of(pointer).is_some_and(|other| ptr::eq(other, cache))
+        };
+        let n = 1 + rest[1..].iter().take_while(same).count();
         // SAFETY: the objects belong to that cache; the caller's promise.
         unsafe { cache.free_bulk(&rest[..n]) };
         rest = &rest[n..];
