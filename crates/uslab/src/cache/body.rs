@@ -259,8 +259,8 @@ impl Core {
         self.debug.as_ref().map_or_else(|| slabs.misuse_of(object), |debug| debug.misuse_of(slabs, object))
     }
 
-    /// Whether [`Core::misuse_of`] finds nothing in a free of `object`, on a page of this cache. False
-    /// in a debugged cache.
+    /// Whether [`Core::misuse_of`] finds nothing in a free of `object`, on a page of this cache.
+    /// False in a debugged cache.
     #[inline]
     pub fn is_taken_at(&self, page: PageIndex, object: *const u8) -> bool {
         self.debug.is_none() && self.cpu.slabs().is_taken_at(page, object)
