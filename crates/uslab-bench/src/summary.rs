@@ -238,7 +238,7 @@ fn write_markdown(joined: &Joined, with_facts: bool, out: &mut String) -> std::f
     let m = &last.machine;
     writeln!(
         out,
-        "\nOf each claim the row that is worst off against its target; the minimum of interleaved rounds. {}, {}, {} CPUs; uslab {}, {}.",
+        "\nOf each claim the row that is worst off against its target; the minimum of interleaved rounds.\n{}, {}, {} CPUs; uslab {}, {}.",
         m.cpu_model,
         m.kernel,
         m.cpus_allowed,

@@ -153,7 +153,7 @@ fn set_list(attribute: &std::ffi::CStr, path: &Path) -> bool {
     let list = entries.concat();
     let name = CString::new(path.as_os_str().as_bytes()).expect("no 0");
     let (name, attribute) = (name.as_ptr(), attribute.as_ptr());
-    // SAFETY: two strings that end in 0, and the bytes of the list.
+    // SAFETY: both strings end in 0, and the list has so many bytes.
     let is_set = unsafe { libc::setxattr(name, attribute, list.as_ptr().cast(), list.len(), 0) } == 0;
     if !is_set {
         eprintln!("skipped: no access lists here: {}", io::Error::last_os_error());

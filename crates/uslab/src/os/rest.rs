@@ -1,8 +1,8 @@
 //! How a fork keeps the background thread from changing anything.
 //!
 //! ```text
-//!   thread   at := place ─▶ sleeps ─▶ at := WORKS ─▶ holders 0? ─no─▶ at := place, sleeps on
-//!   fork     holders + 1 ─▶ at a place? ─yes─▶ copies the memory ─▶ holders - 1, wakes
+//!   thread   at := place ─▶ sleeps ─▶ at := WORKS ─▶ holders 0? no ─▶ at := place …
+//!   fork     holders + 1 ─▶ at a place? yes ─▶ copies the memory ─▶ holders - 1, wakes
 //! ```
 //!
 //! All four accesses are sequentially consistent: either the thread sees the fork, or the fork sees

@@ -7,10 +7,10 @@
 //! knows all places at once: in a walk, each word leads to the next place.
 //!
 //! ```text
-//!   sp ──▶ entry { sp, (place, word), (place, word), … } ── all the same ──▶ number of the stack
+//!   sp ──▶ entry { sp, (place, word), … } ─ all the same ─▶ number of the stack
 //!            │ the word at a place differs
 //!            ▼
-//!          entry of (this entry, that word) ──▶ …                 PROBES at most
+//!          entry of (this entry, that word) ──▶ …       PROBES at most
 //! ```
 //!
 //! So the calls of one function, which differ in a return address, find entries of their own.

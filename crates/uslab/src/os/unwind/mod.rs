@@ -178,8 +178,7 @@ fn walk(
         }
         // A return address may lie behind the last instruction of its function.
         let Some(rule) = table::of(if is_exact { at.pc } else { at.pc - 1 }) else { break };
-        // SAFETY: the rule belongs to the code at `pc`, so it describes the frame that `sp` and
-        // `fp` belong to.
+        // SAFETY: the rule is that of the code at `pc`, whose frame `sp` and `fp` belong to.
         match unsafe { step(at, rule, trail.as_deref_mut()) } {
             Some(caller) => at = caller,
             None => break,

@@ -84,8 +84,7 @@ pub fn find(pc: usize) -> Option<Object> {
 /// [`find`] by `dl_iterate_phdr`.
 fn find_in_list(pc: usize) -> Option<Object> {
     let mut search = Search { pc, found: None };
-    // SAFETY: the loader calls `visit` with its own description and `search`, and only before this
-    // returns.
+    // SAFETY: the loader calls `visit` with its description and `search`, before this returns.
     loader::inside(|| unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) })?;
     search.found
 }
