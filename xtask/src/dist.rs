@@ -11,6 +11,7 @@
 //! moved as a whole. The stage is made anew each time, so that it has no files of earlier builds.
 
 use crate::capi;
+use crate::documents;
 use crate::oldest;
 use crate::staged;
 use crate::workspace::{self, Workspace};
@@ -28,16 +29,6 @@ const GENERATED: &[(&str, &str)] = &[
     ("fish", "share/fish/vendor_completions.d/uslab.fish"),
     ("zsh", "share/zsh/site-functions/_uslab"),
 ];
-/// Laid out as in the repository: the guide links to the examples.
-const DOCUMENTS: &[&str] = &[
-    "README.md",
-    "CHANGELOG.md",
-    "LICENSE-MIT",
-    "LICENSE-APACHE",
-    "docs/guide",
-    "crates/uslab-capi/examples",
-];
-
 /// Arguments of `cargo xtask dist`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -76,7 +67,7 @@ pub fn stage(workspace: &Workspace) -> Result<()> {
     copy(&release, &["libuslab_malloc.so"], &stage.join("lib"))?;
     capi::stage(&workspace.root, &release.join(C_ARCHIVE), &stage, env!("CARGO_PKG_VERSION"), &capi::HOST)
         .map_err(|error| anyhow!(error))?;
-    copy(&workspace.root, DOCUMENTS, &stage.join("share/doc/uslab"))?;
+    documents::stage(&workspace.root, &stage.join("share/doc/uslab"))?;
     copy(&workspace.root.join("crates/uslab"), &["gdb/uslab.py"], &stage.join("share"))?;
     for (what, place) in GENERATED {
         generate(&release.join("uslab"), what, &stage.join(place))?;
@@ -165,7 +156,7 @@ fn stage_manual(root: &Path, to: &Path) -> Result<()> {
 }
 
 /// Copies files and folders below `from` to their places below `to`.
-fn copy(from: &Path, names: &[&str], to: &Path) -> Result<()> {
+pub fn copy(from: &Path, names: &[&str], to: &Path) -> Result<()> {
     let mut cp = Command::new("cp");
     staged::output(cp.current_dir(from).args(["-r", "--parents"]).args(names).arg(to)).map(drop)
 }

@@ -9,6 +9,7 @@ mod ci;
 mod deb;
 mod demo;
 mod dist;
+mod documents;
 mod golden;
 mod manual;
 mod musl;

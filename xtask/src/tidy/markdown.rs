@@ -40,13 +40,34 @@ pub fn read(text: &str) -> Page {
     page
 }
 
+/// The text of the page `from`, in which links to files that do not exist are their texts alone.
+/// `exists` answers for paths from the root.
+pub fn without_dead_links(from: &str, text: &str, exists: &dyn Fn(&str) -> bool) -> String {
+    let (mut kept, mut end) = (String::with_capacity(text.len()), 0);
+    for (event, bytes) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        let Event::Start(Tag::Link { link_type: LinkType::Inline, dest_url, .. }) = event else { continue };
+        let Some(label) = text[bytes.clone()].rfind("](") else { continue };
+        if !leads_somewhere(from, &dest_url, exists) {
+            kept.push_str(&text[end..bytes.start]);
+            kept.push_str(&text[bytes.start + 1..bytes.start + label]);
+            end = bytes.end;
+        }
+    }
+    kept + &text[end..]
+}
+
+/// Whether a link's target is a file that exists, or none of ours.
+fn leads_somewhere(from: &str, target: &str, exists: &dyn Fn(&str) -> bool) -> bool {
+    let path = target.split(['#', '?']).next().unwrap_or_default();
+    let is_ours = !path.is_empty() && !path.contains("://") && !path.starts_with("mailto:");
+    !is_ours || resolve(from, path).is_some_and(|path| exists(&path))
+}
+
 /// Checks the links. `exists` answers for paths from the repository's root.
 pub fn check(file: &File, page: &Page, exists: &dyn Fn(&str) -> bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (line, target) in &page.targets {
-        let path = target.split(['#', '?']).next().unwrap_or_default();
-        let is_ours = !path.is_empty() && !path.contains("://") && !path.starts_with("mailto:");
-        if is_ours && !resolve(file.path, path).is_some_and(|path| exists(&path)) {
+        if !leads_somewhere(file.path, target, exists) {
             let why = format!("`{target}` leads to no file of the repository");
             violations.push(Violation::new(file, *line, "link", why));
         }
@@ -96,6 +117,14 @@ mod tests {
         let text = "[a](https://example.org/x) [b](#here) [c](mailto:a@example.org) `[d](none)`\n```\n[e](none)\n```\n";
         assert_eq!(lines("README.md", text), NONE);
         assert_eq!(lines("README.md", "```\n[a](none)\n```\n[b](none)\n"), [4]);
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_its_text_alone() {
+        let exists = |path: &str| path == "docs/b.md";
+        let page = "See [`b`](b.md#c), [the d](../d.md#e) and [f](https://f.org).\n| [g](g.rs) |\n`[h](h)`\n";
+        let kept = "See [`b`](b.md#c), the d and [f](https://f.org).\n| g |\n`[h](h)`\n";
+        assert_eq!(without_dead_links("docs/a.md", page, &exists), kept);
     }
 
     #[test]

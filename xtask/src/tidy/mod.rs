@@ -19,7 +19,7 @@
 mod boundaries;
 mod cancellation;
 mod layers;
-mod markdown;
+pub mod markdown;
 mod source;
 mod text;
 mod voice;
