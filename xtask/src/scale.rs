@@ -1,12 +1,12 @@
 //! `cargo xtask scale`: how the allocator would scale to 256 CPUs, by a model of cache coherence.
 //!
 //! ```text
-//!   crates/uslab-scale ──JSON, a run for each machine and workload──▶ docs/results/scale.{json,md,svg}
+//!   crates/uslab-scale ──JSON, a run for each machine and workload──▶ docs/results/scale.{md,svg}
 //! ```
 //!
 //! The counts are exact and the same on every machine; the times are predictions. Other allocators
-//! are models too: of their published designs, with the same costs. `--check` models a few machines
-//! and fails where a bound of the counts does not hold.
+//! are models too: of their published designs, with the same costs. `--check` models 8 CPUs and
+//! fails where a bound of the counts does not hold.
 
 mod draw;
 
@@ -109,7 +109,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         println!("scale: skipped, the trace decodes x86-64 only");
         return Ok(());
     }
-    workspace::check(&mut workspace.cargo(&["build", "--quiet", "--release", "--package", "uslab-scale"]))?;
+    workspace::check(workspace.release_build().arg("--quiet"))?;
     if let Some(workload) = &args.lines {
         print!("{}", table_of_lines(&lines_of(workspace, workload)?));
         return Ok(());

@@ -196,7 +196,7 @@ fn test_locked(workspace: &Workspace) -> Result<()> {
 }
 
 /// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many
-/// interleavings.
+/// interleavings. Optimising across crates would take longer than it saves.
 fn loom(workspace: &Workspace) -> Result<()> {
     if !workspace.root.join("crates/uslab/tests/loom.rs").is_file() {
         bail!("crates/uslab/tests/loom.rs is missing: the protocols must have their models");
@@ -204,7 +204,12 @@ fn loom(workspace: &Workspace) -> Result<()> {
     let target = workspace.target.join("loom");
     let target = target.to_str().context("the target directory's path is not UTF-8")?;
     let flags = format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default());
-    let environment = [("RUSTFLAGS", flags.trim()), ("CARGO_TARGET_DIR", target)];
+    let environment = [
+        ("RUSTFLAGS", flags.trim()),
+        ("CARGO_TARGET_DIR", target),
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ];
     cargo(workspace, &["test", "--package", "uslab", "--release", "--test", "loom"], &environment)
 }
 
