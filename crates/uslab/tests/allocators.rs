@@ -53,9 +53,7 @@ fn boxes_live_in_a_typed_cache_that_refuses_other_layouts() {
     assert!((&CACHE).allocate(Layout::from_size_align(8, 16).unwrap()).is_err());
     drop(one);
     assert_eq!(CACHE.stats().unwrap().active_objects, 0);
-    let constructed = CacheBuilder::new("boxes").build_constructed::<u64>(|place| {
-        place.write(1);
-    });
+    let constructed = CacheBuilder::new("boxes").build_constructed::<u64>(|place| place.write(1));
     assert!((&constructed.unwrap()).allocate(Layout::new::<u64>()).is_err());
 }
 

@@ -71,9 +71,7 @@ fn boxes_of_several_caches_go_together() {
 
 #[test]
 fn a_cache_with_a_constructor_takes_no_values() {
-    let cache = CacheBuilder::new("constructed").build_constructed::<u64>(|place| {
-        place.write(5);
-    });
+    let cache = CacheBuilder::new("constructed").build_constructed::<u64>(|place| place.write(5));
     let cache = cache.unwrap();
     let mut values = 0..9_u64;
     assert!(cache.insert_many::<4>(&mut values).is_empty());

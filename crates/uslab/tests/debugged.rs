@@ -259,9 +259,7 @@ fn every_alignment_and_size_is_kept() {
 #[test]
 fn constructed_objects_stay_constructed() {
     let _turn = begin();
-    let cache = CacheBuilder::new("constructed").flags(ALL).build_constructed::<u64>(|place| {
-        place.write(77);
-    });
+    let cache = CacheBuilder::new("constructed").flags(ALL).build_constructed::<u64>(|place| place.write(77));
     let cache = cache.expect("a cache");
     for _ in 0..100 {
         let object = cache.alloc().expect("there is memory");

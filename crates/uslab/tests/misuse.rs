@@ -470,3 +470,23 @@ fn free_before_anything_was_allocated() {
         unsafe { free((&raw mut word).cast()) };
     });
 }
+
+#[test]
+fn a_constructor_that_panics_or_returns_another_object_ends_the_process() {
+    let name = "a_constructor_that_panics_or_returns_another_object_ends_the_process";
+    const WHICH: &str = "USLAB_TEST_CONSTRUCTOR";
+    let made = |how: &str| -> Option<Output> { again(name, &[(WHICH, how)]) };
+    let ends = |output: &Output| output.status.signal() == Some(libc::SIGABRT);
+    let Some(panicked) = made("panics") else {
+        let builder = CacheBuilder::new("constructed");
+        let cache = match std::env::var(WHICH).as_deref() {
+            Ok("panics") => builder.build_constructed::<u64>(|_| panic!("cannot construct")),
+            _ => builder.build_constructed::<u64>(|_| Box::leak(Box::new(1))),
+        };
+        let _ = cache.expect("a cache can be made").constructed();
+        return;
+    };
+    assert!(ends(&panicked) && text(&panicked).contains("cannot construct"), "{}", text(&panicked));
+    let other = made("another").expect("this is the parent");
+    assert!(ends(&other) && text(&other).contains("returned another object"), "{}", text(&other));
+}

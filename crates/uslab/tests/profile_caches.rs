@@ -245,9 +245,7 @@ fn caches_of_all_kinds_are_counted_under_their_names() {
             assert_eq!(site(cache.name()).live_samples, 0);
         }
         static CONSTRUCTED: AtomicPtr<Cache<[u32; 40]>> = AtomicPtr::new(std::ptr::null_mut());
-        let constructed = CacheBuilder::new("constructed").build_constructed(|place| {
-            place.write([7; 40]);
-        });
+        let constructed = CacheBuilder::new("constructed").build_constructed(|place| place.write([7; 40]));
         CONSTRUCTED.store(Box::leak(Box::new(constructed.expect("memory"))), Release);
         // SAFETY: just stored, and leaked.
         let cache = unsafe { &*CONSTRUCTED.load(Acquire) };

@@ -210,13 +210,25 @@ impl<'a> CacheBuilder<'a> {
     }
 
     /// Creates a cache for objects of type `T`, each initialised once by `construct` when its slab
-    /// is created. `construct` may run on any thread, must not panic, and must not use this cache.
-    /// `T` must not need dropping: an object stays initialised between uses, and its slab's pages
-    /// are freed without a destructor call.
+    /// is created. `construct` initialises the object and returns it, as [`MaybeUninit::write`]
+    /// does; it may run on any thread, and must not use this cache. If it panics, or returns
+    /// another object, the process ends. `T` must not need dropping: an object stays initialised
+    /// between uses, and its slab's pages are freed without a destructor call.
+    ///
+    /// ```
+    /// let tables = uslab::CacheBuilder::new("table").build_constructed(|table| table.write([7; 64]))?;
+    /// let mut table = tables.constructed().unwrap();
+    /// assert_eq!(table[63], 7);
+    /// table[0] = 8; // and 8 it is for whoever gets this object next
+    /// # Ok::<(), uslab::CreateError>(())
+    /// ```
     ///
     /// # Errors
     /// As [`CacheBuilder::build_raw`].
-    pub fn build_constructed<T>(self, construct: fn(&mut MaybeUninit<T>)) -> Result<Cache<T>, CreateError> {
+    pub fn build_constructed<T: Send>(
+        self,
+        construct: fn(&mut MaybeUninit<T>) -> &mut T,
+    ) -> Result<Cache<T>, CreateError> {
         Cache::create_constructed(&self, construct)
     }
 }

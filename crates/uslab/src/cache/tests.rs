@@ -62,7 +62,7 @@ fn constructors_run_once_an_object_and_state_survives() {
     let cache = CacheBuilder::new("constructed")
         .build_constructed::<[u32; 8]>(|object| {
             RUNS.fetch_add(1, Relaxed);
-            object.write([3; 8]);
+            object.write([3; 8])
         })
         .unwrap();
     for _ in 0..10_000 {

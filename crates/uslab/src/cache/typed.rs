@@ -7,6 +7,7 @@ use super::local::{LocalCache, RawLocal};
 use super::prefilled::Prefilled;
 use super::raw::{self, RawCache};
 use super::{life, registry, start};
+use crate::os;
 use crate::rseq::{self, Slot, dummy_slots};
 use crate::slab::Constructor;
 use core::fmt;
@@ -15,6 +16,30 @@ use core::mem::MaybeUninit;
 use core::ops::{ControlFlow, Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// A function that initialises an object, and returns it.
+///
+/// One that leaves the object as it was has nothing to return:
+///
+/// ```compile_fail,E0308
+/// let _ = uslab::CacheBuilder::new("unset").build_constructed::<&'static u8>(|_| {});
+/// ```
+///
+/// What one box leaves in an object may be another thread's next, and may live as long as the
+/// cache's type says:
+///
+/// ```compile_fail,E0277
+/// use std::cell::Cell;
+/// let cache = uslab::CacheBuilder::new("unsent");
+/// let _ = cache.build_constructed::<Option<&'static Cell<u32>>>(|object| object.write(None));
+/// ```
+///
+/// ```compile_fail
+/// fn shortens<'a>(cache: &'a uslab::Cache<&'static str>) -> &'a uslab::Cache<&'a str> {
+///     cache
+/// }
+/// ```
+pub(super) type Construct<T> = fn(&mut MaybeUninit<T>) -> &mut T;
 
 /// A cache of objects of type `T`.
 ///
@@ -37,7 +62,8 @@ pub struct Cache<T> {
     bulk_slots: AtomicPtr<Slot>,
     core: AtomicPtr<Core>,
     name: &'static str,
-    typed: PhantomData<fn() -> T>,
+    /// Invariant: what a box of a constructed object leaves there, the next box takes as a `T`.
+    typed: PhantomData<fn(T) -> T>,
 }
 
 impl<T> Cache<T> {
@@ -67,16 +93,32 @@ impl<T> Cache<T> {
 
     pub(super) fn create_constructed(
         options: &CacheBuilder<'_>,
-        construct: fn(&mut MaybeUninit<T>),
-    ) -> Result<Self, CreateError> {
+        construct: Construct<T>,
+    ) -> Result<Self, CreateError>
+    where
+        T: Send,
+    {
         const { assert!(!core::mem::needs_drop::<T>(), "constructed objects are never dropped") };
+        /// Not of Rust's calling convention, so that a panic ends the process: slabs under
+        /// construction cannot be unwound.
+        ///
         /// # Safety
         /// `data` must be the function, `object` fresh memory for a `T`.
-        unsafe fn call<T>(object: *mut u8, data: usize) {
+        unsafe extern "C" fn run<T>(object: *mut u8, data: usize) {
             // SAFETY: `data` is the `construct` given below, a function of this type.
-            let construct = unsafe { core::mem::transmute::<usize, fn(&mut MaybeUninit<T>)>(data) };
+            let construct = unsafe { core::mem::transmute::<usize, Construct<T>>(data) };
             // SAFETY: the object is fresh memory of T's size and alignment.
-            construct(unsafe { &mut *object.cast::<MaybeUninit<T>>() });
+            let made = construct(unsafe { &mut *object.cast::<MaybeUninit<T>>() });
+            if !core::ptr::eq(made, object.cast()) {
+                os::report::print(format_args!("a constructor returned another object than its own"));
+                os::report::abort();
+            }
+        }
+        /// # Safety
+        /// As `run`.
+        unsafe fn call<T>(object: *mut u8, data: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { run::<T>(object, data) };
         }
         let constructor = Constructor { call: call::<T>, data: construct as usize, release: None };
         Self::create(&CacheBuilder { constructor: Some(constructor), ..*options })
@@ -373,7 +415,7 @@ impl<T> Drop for CacheBox<'_, T> {
 }
 
 /// An object of a cache with a constructor. Dropping the box frees the object in its current state,
-/// without a drop.
+/// without a drop; a later box, perhaps of another thread, has it in that state.
 pub struct ConstructedBox<'a, T> {
     object: NonNull<T>,
     cache: &'a Cache<T>,

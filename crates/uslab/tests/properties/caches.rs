@@ -375,7 +375,7 @@ proptest! {
     #[test]
     fn constructed_objects_stay_constructed(rounds in vec((1..100usize, any::<bool>()), 1..30)) {
         let cache = CacheBuilder::new("constructed")
-            .build_constructed::<[u32; 6]>(|object| { object.write([1, 0, 3, 0, 5, 0]); })
+            .build_constructed::<[u32; 6]>(|object| object.write([1, 0, 3, 0, 5, 0]))
             .expect("a cache can be made");
         assert!(cache.insert([0; 6]).is_err() && cache.alloc_zeroed().is_none());
         for (count, shrink) in rounds {
