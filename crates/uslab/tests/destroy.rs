@@ -53,6 +53,21 @@ fn caches_come_and_go_beside(threads: usize, beside: impl Fn() + Sync) {
     });
 }
 
+#[test]
+fn a_cache_has_no_counters_of_the_one_before_it() {
+    in_both_modes("a_cache_has_no_counters_of_the_one_before_it", &[], || {
+        let first = CacheBuilder::new("first").build_raw(96).unwrap();
+        let id = first.stats().unwrap().id;
+        use_and_destroy(first, 5000);
+        let second = CacheBuilder::new("second").build_raw(96).unwrap();
+        let stats = second.stats().unwrap();
+        assert_eq!(stats.id, id, "the least id is used again");
+        let events =
+            [stats.alloc_slow, stats.free_slow, stats.refills, stats.flushes, stats.grows, stats.shrinks];
+        assert_eq!((events, stats.drains, stats.failures), ([0; 6], 0, 0));
+    });
+}
+
 /// Caches that repeatedly outgrow the bound: each takes capacity from idle ones.
 fn grow_at_the_cost_of_idle_caches() {
     let cache = CacheBuilder::new("grows").build_raw(1024).unwrap();
@@ -118,7 +133,7 @@ fn in_a_constructor_while_all_memory_is_released() {
                 let cache = CacheBuilder::new("constructed")
                     .build_constructed::<[u64; 16]>(|object| {
                         use_and_destroy(CacheBuilder::new("within").build_raw(64).unwrap(), 10);
-                        object.write([7; 16]);
+                        object.write([7; 16])
                     })
                     .unwrap();
                 assert_eq!(cache.constructed().unwrap()[15], 7);

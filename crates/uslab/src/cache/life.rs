@@ -270,6 +270,20 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
     let counters =
         [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
+    // A cache that was destroyed may have had this record before.
+    let events = [
+        &record.alloc_slow,
+        &record.free_slow,
+        &record.refills,
+        &record.flushes,
+        &record.drains,
+        &record.grows,
+        &record.shrinks,
+        &record.failures,
+        &record.home_objects,
+        &record.home_sheaves,
+    ];
+    events.iter().for_each(|counter| counter.store(0, Relaxed));
     record.empty_target.store(0, Relaxed);
     record.state.store(layout::STATE_LIVE, Release);
     counters::header().records_used.fetch_max(u32::from(id) + 1, Relaxed);
