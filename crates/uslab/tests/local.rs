@@ -9,6 +9,7 @@ mod child;
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use uslab::{Cache, CacheBox, CacheBuilder, LocalBox, RawCache};
 
 fn cache(bytes: usize) -> RawCache {
@@ -31,6 +32,30 @@ fn objects_of_a_local_sheaf_and_of_cpus_may_be_freed_either_way() {
     // SAFETY: as above.
     theirs.into_iter().for_each(|object| unsafe { local.free(object) });
     drop(local);
+    cache.destroy().unwrap();
+}
+
+#[test]
+fn figures_add_up_though_they_are_asked_for_while_local_sheaves_go() {
+    let cache = cache(88);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                cache.stats();
+            }
+        });
+        for _ in 0..20_000 {
+            let local = cache.local().unwrap();
+            let object = local.alloc().unwrap();
+            // SAFETY: from this cache, unused.
+            unsafe { local.free(object) };
+        }
+        is_over.store(true, Relaxed);
+    });
+    cache.shrink();
+    let stats = cache.stats().unwrap();
+    assert_eq!((stats.sheaf_free, stats.active_objects), (0, 0));
     cache.destroy().unwrap();
 }
 

@@ -31,8 +31,8 @@ use crate::os::invariant::{Checked, invariant};
 use crate::os::region::{Region, Visit};
 use crate::os::{self, Lock};
 use crate::rseq::{Cpu, Exchanged, Sheaf, Slot, Which, dummy, is_dummy};
-use crate::sync::Rank;
 use crate::sync::list::{Linked, Links, List};
+use crate::sync::{CachePadded, Rank};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -73,7 +73,8 @@ struct All(List<Local>);
 // lock, before it is freed.
 unsafe impl Send for All {}
 
-static LOCALS: Lock<All> = Lock::new(Rank::Locals, All(List::new()));
+static LOCALS: CachePadded<Lock<All>> = CachePadded(Lock::new(Rank::Locals, All(List::new())));
+
 /// The facts of slots of threads, for a debugger.
 pub(super) const FACTS: &[&[Fact]] = &[
     facts!(Local { window, cache, slot, links }),
@@ -219,11 +220,16 @@ impl Local {
                 None => unsafe { sheaf::free(sheaf) },
             }
         }
-        if let Some(cache) = cache {
-            cache.recount(&this.slot);
+        {
+            // Under one lock: statistics, which count the slots of the list, may have counted this
+            // one before it was empty, and must not count it after this.
+            let mut all = LOCALS.lock();
+            if let Some(cache) = cache {
+                cache.recount(&this.slot);
+            }
+            // SAFETY: it stands in the list since `make`.
+            unsafe { all.0.unlink(local) };
         }
-        // SAFETY: it stands in the list since `make`.
-        unsafe { LOCALS.lock().0.unlink(local) };
         COUNT.fetch_sub(1, Release);
         // SAFETY: the caller's promise; no thread finds it in the list any more.
         unsafe { sheaf::free_memory(local.cast(), size_of::<Local>()) };
