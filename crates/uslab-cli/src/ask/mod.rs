@@ -1,7 +1,7 @@
 //! Asks a running process for something, by its snapshot's file, and waits for the answer.
 //!
 //! ```text
-//!   lock the file ─▶ write text and deadline ─▶ write the number ─▶ read until it is answered
+//!   lock the file ─▶ write 0, text and deadline, and the number ─▶ read until it is answered
 //! ```
 //!
 //! The process looks for a request on its background thread, about twice a second. It takes up none
@@ -159,6 +159,8 @@ fn send(file: &File, timeout: Duration, verb: u32, values: [u64; 2], text: &str)
     let deadline_ns = process::boot_ns().saturating_add(timeout.as_nanos() as u64);
     let mut padded = [0; REQUEST_TEXT_BYTES];
     padded[..text.len()].copy_from_slice(text.as_bytes());
+    // No request, while its parts change.
+    write(offset_of!(Request, number), &[0; size_of::<u32>()])?;
     write(offset_of!(Request, verb), &verb.to_ne_bytes())?;
     write(offset_of!(Request, deadline_ns), &deadline_ns.to_ne_bytes())?;
     for (n, value) in values.into_iter().enumerate() {

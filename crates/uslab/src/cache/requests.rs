@@ -21,7 +21,7 @@ use super::{hooks, registry, switch, trim};
 use crate::counters::{self, Changer, Places as Text, layout};
 use crate::os;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 use layout::{OUTCOME_DONE, OUTCOME_FAULTY, OUTCOME_REFUSED, REQUEST_TEXT_BYTES};
 
 /// Whether another process asked for something, and waits.
@@ -69,13 +69,19 @@ fn serve_pending() {
     text.iter_mut().zip(&request.text).for_each(|(to, from)| *to = from.load(Relaxed));
     let text = text.split(|&byte| byte == 0).next().unwrap_or(&[]);
     let values = request.values.each_ref().map(|value| value.load(Relaxed));
+    let verb = request.verb.load(Relaxed);
     let is_late = os::clock::boot_ns() >= request.deadline_ns.load(Relaxed);
+    fence(Acquire);
+    if request.number.load(Relaxed) != number {
+        // Another request took its place meanwhile, and is served at the next look.
+        return;
+    }
     answer.accepted.store(number, Release);
     let mut out = Text::new(&answer.text);
     let outcome = if is_late {
         refuse(&mut out, &"its time is over")
     } else {
-        match request.verb.load(Relaxed) {
+        match verb {
             layout::VERB_VALIDATE => check(&mut out),
             layout::VERB_DEBUG => debug(text, &mut out),
             layout::VERB_SHRINK => shrink(text, &mut out),
