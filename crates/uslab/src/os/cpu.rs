@@ -2,6 +2,7 @@
 
 use super::file::Reader;
 use core::ffi::CStr;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// CPUs that tables of this layer have an entry for.
@@ -92,33 +93,29 @@ pub fn nodes() -> usize {
     highest.map_or(1, |highest| highest.saturating_add(1))
 }
 
-/// Calls `visit(cpu)` for each CPU of `node`.
+/// Calls `visit(cpu)` for each CPU of `node` that is online.
 pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
-    let mut path = *b"/sys/devices/system/node/node\0\0\0\0\0/cpulist\0";
-    // "node", up to four digits, and the tail directly behind them.
-    let mut at = 29;
-    let mut digits = [0u8; 4];
-    let mut n = 0;
-    let mut rest = node;
-    loop {
-        digits[n] = b'0' + (rest % 10) as u8;
-        n += 1;
-        rest /= 10;
-        if rest == 0 || n == 4 {
-            break;
-        }
-    }
-    for &digit in digits[..n].iter().rev() {
-        path[at] = digit;
-        at += 1;
-    }
-    path[at..at + 9].copy_from_slice(b"/cpulist\0");
-    if let Ok(path) = CStr::from_bytes_until_nul(&path) {
-        let Some(mut list) = Reader::open(path) else { return };
+    if let Some(mut list) = open(format_args!("/sys/devices/system/node/node{node}/cpulist")) {
         parse_list(&mut list, |first, last| {
             (first..=last.min(first.saturating_add(65_535))).for_each(&mut visit);
         });
     }
+}
+
+/// Opens a file of sysfs, or a folder, by a short path.
+fn open(path: fmt::Arguments<'_>) -> Option<Reader> {
+    struct Path([u8; 64], usize);
+    impl fmt::Write for Path {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            let end = self.1 + text.len();
+            self.0.get_mut(self.1..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+            self.1 = end;
+            Ok(())
+        }
+    }
+    let mut text = Path([0; 64], 0);
+    fmt::Write::write_fmt(&mut text, path).ok()?;
+    Reader::open(CStr::from_bytes_until_nul(&text.0).ok()?)
 }
 
 /// Whether there is more than one node.
@@ -145,15 +142,33 @@ pub fn init_nodes() -> usize {
     let nodes = nodes().min(64);
     HAS_NODES.store(nodes > 1, Relaxed);
     if nodes > 1 {
+        let mut is_known = [false; CPUS_OF_TABLES];
+        let mut note = |cpu: usize, node: usize| {
+            if let Some(place) = NODE_OF_CPU.get(cpu) {
+                place.store(node as u8, Relaxed);
+                is_known[cpu] = true;
+            }
+        };
         for node in 0..nodes {
-            for_each_cpu_of_node(node, |cpu| {
-                if let Some(place) = NODE_OF_CPU.get(cpu) {
-                    place.store(node as u8, Relaxed);
-                }
-            });
+            for_each_cpu_of_node(node, |cpu| note(cpu, node));
         }
+        init_offline(nodes, &is_known);
     }
     nodes
+}
+
+/// Reads the node of each CPU that is there, but offline: the nodes' lists leave these out. A
+/// folder of the CPU has the node's name, whether the CPU is online or not.
+fn init_offline(nodes: usize, is_known: &[bool; CPUS_OF_TABLES]) {
+    let Some(mut present) = Reader::open(c"/sys/devices/system/cpu/present") else { return };
+    parse_list(&mut present, |first, last| {
+        for cpu in (first..=last.min(CPUS_OF_TABLES - 1)).filter(|&cpu| !is_known[cpu]) {
+            let is_of =
+                |&node: &usize| open(format_args!("/sys/devices/system/cpu/cpu{cpu}/node{node}")).is_some();
+            let node = (0..nodes).find(is_of).unwrap_or(0);
+            NODE_OF_CPU[cpu].store(node as u8, Relaxed);
+        }
+    });
 }
 
 /// The node of a CPU.

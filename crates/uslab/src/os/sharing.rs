@@ -41,8 +41,9 @@ pub(super) struct Parts {
 
 impl Parts {
     /// The parts of a machine on which the CPUs of `list`, CPU 0's, share a cache, out of the CPUs
-    /// that are `online`. `None` if the list has another form, or one part has all of them. CPUs
-    /// that are possible, but not there, share the groups of those that are.
+    /// that are `online`. `None` if the list has another form, as where some of CPU 0's neighbours
+    /// are offline, or if one part has all of them. CPUs that are possible, but not there, share
+    /// the groups of those that are.
     pub fn of(list: &[u8], online: &[u8]) -> Option<Parts> {
         let count = |first: usize, last: usize| (last - first).saturating_add(1);
         let (mut all, mut end) = (0usize, 0);
@@ -51,7 +52,7 @@ impl Parts {
             end = end.max(last.saturating_add(1));
         });
         let mut parts = Parts { cpus: 0, period: end };
-        let (mut ranges, mut members) = (0, 0usize);
+        let (mut ranges, mut members, mut is_even) = (0, 0usize, true);
         cpu::parse_ranges(list, &mut |first, last| {
             match ranges {
                 0 => parts.cpus = count(first, last),
@@ -59,9 +60,10 @@ impl Parts {
                 _ => {}
             }
             ranges += 1;
+            is_even &= count(first, last) == parts.cpus;
             members = members.saturating_add(count(first, last));
         });
-        let is_plausible = parts.cpus > 0 && parts.period >= parts.cpus;
+        let is_plausible = is_even && parts.cpus > 0 && parts.period >= parts.cpus;
         (is_plausible && members >= LEAST && members < all).then_some(parts)
     }
 
