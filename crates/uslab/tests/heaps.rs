@@ -190,6 +190,29 @@ fn the_figures_include_small_heaps() {
 }
 
 #[test]
+fn visits_of_large_objects_are_in_order_and_leave_out_what_was_freed_meanwhile() {
+    in_both_modes("visits_of_large_objects_are_in_order_and_leave_out_what_was_freed_meanwhile", &[], || {
+        let heap = heap();
+        let mut objects: Vec<_> = (0..1000).map(|_| heap.alloc(40_000, 8).expect("memory")).collect();
+        assert_eq!((heap.stats().large_objects, heap.stats().large_bytes), (1000, 1000 * 40_960));
+        objects.sort_unstable();
+        let mut visited = Vec::new();
+        heap.for_each_live(|object, _| {
+            // Each visit frees the object behind the one that it is shown.
+            let next = objects.binary_search(&object).expect("an object of this heap") + 1;
+            if let Some(&next) = objects.get(next) {
+                // SAFETY: from this heap, unused.
+                unsafe { heap.free(next) };
+            }
+            visited.push(object);
+            std::ops::ControlFlow::Continue(())
+        });
+        let expected: Vec<_> = objects.iter().copied().step_by(2).collect();
+        assert_eq!(visited, expected);
+    });
+}
+
+#[test]
 fn the_last_object_of_a_slab_frees_its_pages() {
     in_both_modes("the_last_object_of_a_slab_frees_its_pages", &[], || {
         let heaps: Vec<_> = (0..2000).map(|_| heap()).collect();

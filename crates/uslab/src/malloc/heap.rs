@@ -13,7 +13,7 @@ use crate::cache::debugged::Release;
 use crate::cache::{Core, class_core, destroy_whole, registry};
 use crate::counters::layout::NAME_BYTES;
 use crate::os;
-use crate::pages;
+use crate::pages::{self, PageIndex};
 use crate::rseq;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
@@ -60,6 +60,9 @@ pub struct HeapStats {
     /// Their bytes, in whole pages.
     pub large_bytes: usize,
 }
+
+/// Large objects that one search of their list finds.
+const AT_ONCE: usize = 128;
 
 /// What serves a size class: its bare slabs, then also a cache.
 enum Part<'a> {
@@ -240,10 +243,9 @@ impl Heap {
             stats.slab_bytes += slab_bytes;
             ControlFlow::Continue(())
         });
-        self.for_each_large(|_, bytes| {
+        self.inner().large.for_each(|page| {
             stats.large_objects += 1;
-            stats.large_bytes += bytes;
-            ControlFlow::Continue(())
+            stats.large_bytes += large::bytes(page);
         });
         stats
     }
@@ -291,16 +293,24 @@ impl Heap {
         }
     }
 
-    /// Calls `visit` for each large object, by address, with its bytes, until it breaks off.
+    /// Calls `visit` for each large object, by address, with its bytes, until it breaks off. The
+    /// list is not locked meanwhile, so that `visit` may free, and is searched for each
+    /// [`AT_ONCE`]th object.
     fn for_each_large(&self, mut visit: impl FnMut(NonNull<u8>, usize) -> ControlFlow<()>) {
-        let mut at = None;
-        while let Some(page) = self.inner().large.next_beyond(at) {
-            let is_end = NonNull::new(pages::address_of(page))
-                .is_none_or(|object| visit(object, large::bytes(page)).is_break());
-            if is_end {
+        let (mut at, mut pages) = (None, [PageIndex(0); AT_ONCE]);
+        loop {
+            let list = &self.inner().large;
+            let next = list.next_beyond(at, &mut pages);
+            // A visit may have freed one of the next.
+            let mut there = next.iter().copied().filter(|&page| list.has(page));
+            let is_end = there.any(|page| {
+                NonNull::new(pages::address_of(page))
+                    .is_none_or(|object| visit(object, large::bytes(page)).is_break())
+            });
+            if is_end || next.len() < AT_ONCE {
                 return;
             }
-            at = Some(page);
+            at = next.last().copied();
         }
     }
 

@@ -104,32 +104,54 @@ impl Objects {
         (page != u32::MAX).then_some(PageIndex(page))
     }
 
-    /// The first page of the object with the least address beyond `page`, or of all if that is
-    /// `None`. The cost grows with the number of objects.
-    pub fn next_beyond(&self, page: Option<PageIndex>) -> Option<PageIndex> {
+    /// Writes the first pages of the objects with the least addresses beyond `page`, or of all if
+    /// that is `None`, in order to `pages`; returns those. The cost grows with the number of
+    /// objects.
+    pub fn next_beyond<'a>(&self, page: Option<PageIndex>, pages: &'a mut [PageIndex]) -> &'a [PageIndex] {
+        let mut n = 0;
+        self.for_each(|found| {
+            let is_meant = page.is_none_or(|page| found.0 > page.0);
+            if is_meant && (n < pages.len() || found.0 < pages[n - 1].0) {
+                let at = pages[..n].partition_point(|page| page.0 < found.0);
+                n = (n + 1).min(pages.len());
+                pages[at..n].rotate_right(1);
+                pages[at] = found;
+            }
+        });
+        &pages[..n]
+    }
+
+    /// Calls `visit` with the first page of each object, under the lock of all lists.
+    pub fn for_each(&self, mut visit: impl FnMut(PageIndex)) {
         let _lists = LISTS.lock();
         // SAFETY: the lock is held.
         let list = unsafe { &*self.list.get() };
         let first = list.first();
-        let mut least = None;
         let mut at = first;
         while at != u32::MAX {
-            if page.is_none_or(|page| at > page.0) && least.is_none_or(|least: PageIndex| at < least.0) {
-                least = Some(PageIndex(at));
-            }
+            visit(PageIndex(at));
             // SAFETY: a node of the list, whose lock is held.
             at = unsafe { list.after(at) };
             if at == first {
                 break;
             }
         }
-        least
+    }
+
+    /// Whether the object whose first page is `page` is of this list, or was when it was last used.
+    pub fn has(&self, page: PageIndex) -> bool {
+        head(page).list.load(Relaxed) == self.name()
+    }
+
+    /// What the objects' descriptors have of the list.
+    fn name(&self) -> u64 {
+        (&raw const *self).expose_provenance() as u64
     }
 
     /// Adds the object whose first page is `page`.
     pub fn add(&self, page: PageIndex) {
         let _lists = LISTS.lock();
-        let list = (&raw const *self).expose_provenance() as u64;
+        let list = self.name();
         // SAFETY: the lock is held.
         let first = unsafe { (*self.list.get()).first() };
         invariant!(
