@@ -3,7 +3,8 @@
 //! Crates take one of two versions of it: hashbrown and bumpalo 0.2, newer ones 0.4. The features
 //! `allocator-api2-02` and `allocator-api2` choose; both may be on.
 //!
-//! A block that has room for its new size grows and shrinks in place.
+//! A block whose size class has room for the new size grows and shrinks in place; one of [`Uslab`]
+//! also where the pages behind it are free.
 
 use super::classes::Class;
 use super::global::Uslab;
@@ -107,10 +108,11 @@ unsafe impl Source for &'_ Heap {
     }
 }
 
-// SAFETY: as above. `take` refuses layouts that do not fit the cache's objects.
+// SAFETY: as above. `take` refuses layouts that do not fit the cache's objects, and a cache with a
+// constructor, whose objects must stay constructed.
 unsafe impl Source for &'_ RawCache {
     fn take(self, layout: Layout) -> Option<NonNull<[u8]>> {
-        if !self.fits(layout, layout) {
+        if !self.fits(layout, layout) || self.core().is_constructed() {
             return None;
         }
         Some(NonNull::slice_from_raw_parts(self.alloc()?, self.usable_bytes()))
@@ -126,7 +128,7 @@ unsafe impl Source for &'_ RawCache {
     }
 }
 
-// SAFETY: as above. A cache with a constructor refuses: its objects must stay constructed.
+// SAFETY: as above, for constructors too.
 unsafe impl<T> Source for &'_ Cache<T> {
     fn take(self, layout: Layout) -> Option<NonNull<[u8]>> {
         let object = self.fits(layout, layout).then(|| self.alloc())??.cast();
