@@ -318,8 +318,9 @@ private:
 namespace detail {
 
 /* The cache for nodes of one size and alignment, made at the first use. It is never destroyed:
- * containers may outlive every static object. */
-template <std::size_t Size, std::size_t Align> class nodes {
+ * containers may outlive every static object. All shared objects of a program have the same one,
+ * also those that are built with hidden visibility: a node may be freed by another than made it. */
+template <std::size_t Size, std::size_t Align> class USLAB_ATTRIBUTE((visibility("default"))) nodes {
 public:
     static void *allocate()
     {
@@ -461,8 +462,8 @@ private:
 
 /*
  * An allocator for the standard containers, bound to a heap, which must outlive it. Allocators of
- * one heap are equal. Containers keep their allocator when they are copied or moved to. allocate()
- * throws.
+ * one heap are equal. A container that is assigned to by a copy keeps its heap; by a move, or in a
+ * swap, it takes the other's. allocate() throws.
  */
 template <typename T> class heap_allocator {
 public:
