@@ -1,5 +1,6 @@
-//! Every static variable of the library that more than one CPU writes while the program runs, and
-//! those that every slow path reads: each stands on lines of its own.
+//! The static variables of the library that several CPUs write in slow paths or in calls of their
+//! own, and those that every slow path reads: each stands on lines of its own. Variables that are
+//! written at start-up, at forks or a few times in a second are not listed.
 //!
 //! A line that one CPU writes and another reads costs the reader a transfer with each write. So
 //! what is written often must not share a line with what is read often. The compiler and the linker
@@ -23,6 +24,8 @@ const LINES: &[Shared] = &[
     Shared("counters::peak::LARGE_BYTES", "large objects", "one, at a new maximum"),
     Shared("percpu::adapt::USED", "the rings' lock's holder", "a change of a capacity"),
     Shared("percpu::adapt::RINGS", "the lock's holder", "a change of a capacity"),
+    Shared("percpu::local::LOCALS", "the lock's holder", "a local cache made or dropped; statistics"),
+    Shared("percpu::hidden::SHUFFLES", "refills, if hardened", "a refill"),
     Shared("sync::in_flight::COUNTS", "drainers", "a drain; a purge"),
     Shared("cache::registry::REGISTRY", "the lock's holder", "a cache made or destroyed; a fork"),
     Shared("cache::registry::WALKS", "passes", "a walk of all caches"),

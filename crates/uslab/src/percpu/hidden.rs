@@ -12,6 +12,7 @@
 
 use crate::os;
 use crate::rseq::{Mode, Slot, dummy_of, mode};
+use crate::sync::CachePadded;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -23,8 +24,8 @@ pub fn shuffle_refills() {
     SHUFFLES_REFILLS.store(true, Relaxed);
 }
 
-/// Groups of objects that were shuffled so far.
-static SHUFFLES: AtomicU64 = AtomicU64::new(0);
+/// Groups of objects that were shuffled so far: all CPUs write it, where refills are shuffled.
+static SHUFFLES: CachePadded<AtomicU64> = CachePadded(AtomicU64::new(0));
 
 /// Lets caches hide their sheaves ([`super::Parts::hides`]). Start-up calls it, before there is a
 /// cache.

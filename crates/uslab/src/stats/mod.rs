@@ -70,7 +70,7 @@ pub fn usage() -> Usage {
 /// does nothing.
 ///
 /// The call allocates nothing. It takes the lock under which caches are made and destroyed, makes a
-/// file of 1 MiB, of which only the used part takes memory, and sends a barrier to all threads. It
+/// file of 16 MiB, of which only the used part takes memory, and sends a barrier to all threads. It
 /// may run on any thread and in fork children, but not in signal handlers. Children that are forked
 /// later publish too; their figures may be off by what the parent does while they begin (see the
 /// [module](self)).
