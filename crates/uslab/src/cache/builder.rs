@@ -219,7 +219,7 @@ impl<'a> CacheBuilder<'a> {
     /// let tables = uslab::CacheBuilder::new("table").build_constructed(|table| table.write([7; 64]))?;
     /// let mut table = tables.constructed().unwrap();
     /// assert_eq!(table[63], 7);
-    /// table[0] = 8; // and 8 it is for whoever gets this object next
+    /// table[0] = 8; // the next user of this object finds 8
     /// # Ok::<(), uslab::CreateError>(())
     /// ```
     ///

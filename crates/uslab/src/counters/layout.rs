@@ -24,8 +24,8 @@
 //!
 //! Consistency: each field is one atomic word. A reader may see two fields at different instants:
 //! in a running process each word is consistent, the whole is not. Figures of slow paths and of
-//! free objects lag by some slow calls of each CPU (`counters/tally.rs`), until the background thread's next visit or
-//! a question in the process.
+//! free objects lag by some slow calls of each CPU (`counters/tally.rs`), until the background
+//! thread's next visit or a question in the process.
 
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 

@@ -85,7 +85,9 @@ pub const VARIABLES: [Variable; 26] = [
         doc: "Publish the process's figures as `DIR/PID`. `auto` is `/dev/shm/uslab-UID`, which is made if it \
               does not exist, or else `/run/user/UID/uslab-UID` or `/tmp/uslab-UID`. The directory must belong \
               to the effective user or root, give no other user the right to write, and be no link; otherwise \
-              nothing is published, and a line on standard error names the reason. `uslab run` sets it for \
+              nothing is published, and a line on standard error names the reason. Where it is missing, \
+              cannot be opened, or has no room for a file of 16 MiB, nothing is published and nothing said, since \
+              children in another root inherit the variable. `uslab run` sets it for \
               the program, and `uslab info` looks there instead of in `/dev/shm/uslab-UID`. The process's user \
               and root can then also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
         is_harmless: false,
