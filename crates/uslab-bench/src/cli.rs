@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(names("uslab-bench bulk pair"), ["bulk", "pair"]);
         assert_eq!(names("uslab-bench all").len(), SUITES.len());
         let Err(line) = parse("uslab-bench pears").suites() else { panic!("an unknown suite was taken") };
-        assert!(line.contains("'pears'") && line.contains("pair, bulk") && !line.contains('\n'));
+        assert!(line.contains("'pears'") && line.contains("pair, medium") && !line.contains('\n'));
     }
 
     #[test]

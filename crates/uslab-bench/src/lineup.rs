@@ -4,11 +4,13 @@
 
 use crate::contestants::floor::{BareArray, EmptyCalls, NoAllocator};
 use crate::contestants::found::{Gperftools, Tbb};
+use crate::contestants::heaps::{MimallocHeaps, UslabHeaps};
 use crate::contestants::linked::{self, Glibc, Jemalloc, Mimalloc, Rpmalloc, Snmalloc};
 use crate::contestants::local::{Local, Placed};
 use crate::contestants::uslab::{Cached, Object, SIZES, Typed, UslabMalloc};
 use crate::results::{About, Skipped};
 use crate::rounds::Entry;
+use crate::rounds::heaps::HeapEntry;
 use std::sync::OnceLock;
 
 /// uslab's malloc.
@@ -20,6 +22,9 @@ pub const NOTHING: Entry = Entry::of::<NoAllocator>();
 /// References beside the tables of malloc; neither is an allocator.
 pub const EMPTY_CALLS: Entry = Entry::of::<EmptyCalls>();
 pub const BARE_ARRAY: Entry = Entry::of::<BareArray>();
+
+/// The allocators with private heaps: uslab, then the peer.
+pub const WITH_HEAPS: [HeapEntry; 2] = [HeapEntry::of::<UslabHeaps>(), HeapEntry::of::<MimallocHeaps>()];
 
 /// The peers that are part of this program.
 const LINKED: &[Entry] = &[
@@ -123,6 +128,12 @@ pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
         .ok_or_else(|| format!("no contestant is called '{name}' (of {size_bytes} bytes)"))
 }
 
+/// The allocator with private heaps of that name.
+pub fn find_heaps(name: &str) -> Result<HeapEntry, String> {
+    let found = WITH_HEAPS.into_iter().find(|entry| entry.name == name);
+    found.ok_or_else(|| format!("no allocator with heaps is called '{name}'"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +193,10 @@ mod tests {
             assert_eq!(find(name, 64).unwrap().name, name);
         }
         assert!(find("uslab cache", 63).err().is_some_and(|line| line.contains("63")));
+        for entry in WITH_HEAPS {
+            assert_eq!(find_heaps(entry.name).unwrap().name, entry.name);
+        }
+        assert!(find_heaps("glibc").err().is_some_and(|line| line.contains("glibc")));
     }
 
     #[test]

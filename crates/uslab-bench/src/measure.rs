@@ -271,7 +271,7 @@ impl Running<'_> {
 
 /// The number of repetitions that takes `round_ns`. It doubles until a run takes a quarter of that,
 /// which is the warm-up as well.
-fn repeats_for(run: &mut dyn FnMut(usize) -> u64, round_ns: f64, ns_per_tick: f64) -> usize {
+pub fn repeats_for(run: &mut dyn FnMut(usize) -> u64, round_ns: f64, ns_per_tick: f64) -> usize {
     let mut repeats = 1;
     loop {
         let took_ns = (run(repeats) as f64 * ns_per_tick).max(1.0);

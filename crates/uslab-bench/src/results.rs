@@ -243,9 +243,17 @@ pub struct Figure {
     pub redone: usize,
 }
 
-/// An extra of this name is an upper bound on its figure's value, independent of peers. The subject
-/// is judged by it where the row has no target.
+/// An extra of one of these names is an upper bound on its figure's value, independent of peers.
+/// The subject is judged by it where the row has no target.
 pub const LIMIT_BYTES: &str = "limit_bytes";
+pub const LIMIT_NS: &str = "limit_ns";
+
+impl Figure {
+    /// The bound of [`LIMIT_BYTES`] or [`LIMIT_NS`].
+    pub fn limit(&self) -> Option<f64> {
+        [LIMIT_BYTES, LIMIT_NS].into_iter().find_map(|name| self.extra.get(name).copied())
+    }
+}
 
 /// Fills in the best peer, each figure's ratio to it, and the verdict on the subject.
 pub fn judge(row: &mut Row, judged_mode: bool) {
@@ -269,7 +277,7 @@ pub fn judge(row: &mut Row, judged_mode: bool) {
     let subject = row.figure(Role::Subject);
     let met = match row.target {
         Some(target) => subject.and_then(|figure| Some(figure.ratio? <= target)),
-        None => subject.and_then(|figure| Some(figure.value.min <= *figure.extra.get(LIMIT_BYTES)?)),
+        None => subject.and_then(|figure| Some(figure.value.min <= figure.limit()?)),
     };
     if let (Some(met), true) = (met, judged_mode) {
         row.verdict = if met { Verdict::Pass } else { Verdict::Miss };
@@ -333,10 +341,12 @@ mod tests {
     #[test]
     fn a_row_of_no_target_is_judged_by_its_limit() {
         let mut row = row(vec![figure("us", Role::Subject, 2.0), figure("peer", Role::Peer, 1.0)], None);
-        for (limit, verdict) in [(2.0, Verdict::Pass), (1.9, Verdict::Miss)] {
-            row.figures[0].extra.insert(LIMIT_BYTES.into(), limit);
-            judge(&mut row, true);
-            assert_eq!(row.verdict, verdict);
+        for name in [LIMIT_BYTES, LIMIT_NS] {
+            for (limit, verdict) in [(2.0, Verdict::Pass), (1.9, Verdict::Miss)] {
+                row.figures[0].extra = [(name.into(), limit)].into();
+                judge(&mut row, true);
+                assert_eq!(row.verdict, verdict);
+            }
         }
         row.target = Some(3.0);
         judge(&mut row, true);

@@ -8,7 +8,7 @@
 use crate::facts::{self, date};
 use crate::load::{self, Joined, Taken};
 use crate::overall;
-use crate::results::{About, LIMIT_BYTES, QUICK_ROUNDS, Report, Role, Row, Skipped, Unit, Verdict};
+use crate::results::{About, QUICK_ROUNDS, Report, Role, Row, Skipped, Unit, Verdict};
 use crate::table;
 use clap::ValueHint;
 use serde::Serialize;
@@ -108,7 +108,7 @@ fn standing(row: &Row) -> Option<Standing> {
         let met = row.verdict == Verdict::Pass;
         return Some(Standing { strain: ratio / target, target: table::target(Some(target)), met });
     }
-    let (&limit, value) = (subject.extra.get(LIMIT_BYTES)?, subject.value.min);
+    let (limit, value) = (subject.limit()?, subject.value.min);
     let target = format!("≤ {}", with_unit(limit, row.unit));
     Some(Standing { strain: value / limit, target, met: value <= limit })
 }
@@ -284,6 +284,7 @@ fn cell(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::load::tests::sample;
+    use crate::results::LIMIT_BYTES;
 
     fn unclaimed(claim: &Claim) -> bool {
         claim.cells[1].contains("not measured") && !claim.met

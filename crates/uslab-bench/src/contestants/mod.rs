@@ -5,6 +5,7 @@
 //!   found    peers that the system may have as shared libraries: a table
 //!   uslab    the typed cache, inlined and called; malloc
 //!   local    the local cache, inlined and called
+//!   heaps    private heaps: a trait of their own
 //!   floor    no allocator, and the least that one could do
 //! ```
 //!
@@ -16,6 +17,7 @@
 
 pub mod floor;
 pub mod found;
+pub mod heaps;
 pub mod linked;
 pub mod local;
 pub mod uslab;

@@ -2,13 +2,13 @@
  * uslab's C functions beside mimalloc's, each through its shared library: suites/linked.rs compiles
  * this when the benchmark runs.
  *
- *   PROGRAM OUT KIND SIZE LIVE ROUNDS ROUND_US TOUCH      KIND: cache | malloc | bulk
+ *   PROGRAM OUT KIND SIZE LIVE ROUNDS ROUND_US TOUCH      KIND: cache | sheaf | malloc | bulk
  *
  * The program is linked with libuslab.so, and opens Debian's libmimalloc.so.2 with RTLD_LOCAL, so
  * that mimalloc's malloc does not become the program's. It calls all functions through addresses
  * from dlsym, which costs as much as a call through the global offset table. The same instructions
- * call malloc and free of both, and of the library of empty functions. mimalloc has no caches and
- * no bulk: its lane is mi_malloc and mi_free of as many objects, in the same order.
+ * call malloc and free of both, and of the library of empty functions. mimalloc has no caches, no
+ * sheaves and no bulk: its lane is mi_malloc and mi_free of as many objects, in the same order.
  *
  * Lanes take turns, round by round. A round is a loop of LIVE allocations and LIVE frees, first in
  * first out, repeated until it takes about ROUND_US. Where addresses of the allocator and of the
@@ -64,11 +64,15 @@ typedef void *alloc_function(size_t);
 typedef void free_function(void *);
 typedef void *cache_alloc_function(uslab_cache *, unsigned);
 typedef void cache_free_function(uslab_cache *, void *);
+typedef void *sheaf_alloc_function(uslab_sheaf *, unsigned);
+typedef void sheaf_free_function(uslab_sheaf *, void *);
 typedef bool alloc_bulk_function(uslab_cache *, unsigned, size_t, void **);
 typedef void free_bulk_function(uslab_cache *, size_t, void *const *);
 
 static cache_alloc_function *cache_alloc;
 static cache_free_function *cache_free;
+static sheaf_alloc_function *sheaf_alloc;
+static sheaf_free_function *sheaf_free;
 static alloc_bulk_function *alloc_bulk;
 static free_bulk_function *free_bulk;
 
@@ -77,6 +81,7 @@ static alloc_function *plain_alloc;
 static free_function *plain_free;
 
 static uslab_cache *cache;
+static uslab_sheaf *sheaf;
 static _Alignas(4096) void *array[MAX_LIVE + PLACES * LINE_WORDS];
 
 static size_t size, live;
@@ -123,6 +128,7 @@ static inline void take(void *object)
 
 LOOPS(plain_pairs, plain_alloc(size), plain_free(object))
 LOOPS(cache_pairs, cache_alloc(cache, 0), cache_free(cache, object))
+LOOPS(sheaf_pairs, sheaf_alloc(sheaf, 0), sheaf_free(sheaf, object))
 
 static void bulks(size_t repeats, void **objects)
 {
@@ -237,6 +243,8 @@ int main(int argc, char **argv)
 	void *empty = open_library("./libempty.so", "no libempty.so");
 	cache_alloc = FIND(uslab, "uslab_cache_alloc", cache_alloc_function);
 	cache_free = FIND(uslab, "uslab_cache_free", cache_free_function);
+	sheaf_alloc = FIND(uslab, "uslab_sheaf_alloc", sheaf_alloc_function);
+	sheaf_free = FIND(uslab, "uslab_sheaf_free", sheaf_free_function);
 	alloc_bulk = FIND(uslab, "uslab_cache_alloc_bulk", alloc_bulk_function);
 	free_bulk = FIND(uslab, "uslab_cache_free_bulk", free_bulk_function);
 	/* By its name, so that the program is linked with the library, as programs are. */
@@ -259,6 +267,11 @@ int main(int argc, char **argv)
 	struct lane *ours = &lanes[1];
 	if (!strcmp(kind, "cache")) {
 		*ours = (struct lane){ .name = "uslab cache, .so", .run = cache_pairs };
+	} else if (!strcmp(kind, "sheaf")) {
+		*ours = (struct lane){ .name = "uslab sheaf, .so", .run = sheaf_pairs };
+		sheaf = uslab_cache_local(cache, 0);
+		if (!sheaf)
+			fail("no sheaf");
 	} else if (!strcmp(kind, "malloc")) {
 		*ours = (struct lane){ .name = "uslab malloc, .so",
 				       .run = plain_pairs,
@@ -269,7 +282,7 @@ int main(int argc, char **argv)
 		/* Its calls are two, whatever LIVE is: empty calls by pairs are no part of it. */
 		count--;
 	} else {
-		fail("KIND is cache, malloc or bulk");
+		fail("KIND is cache, sheaf, malloc or bulk");
 	}
 
 	for (size_t lane = 0; lane < count; lane++) {
@@ -284,6 +297,7 @@ int main(int argc, char **argv)
 			lane->ns[round] = timed_ns(lane, lane->repeats, round) / ((double)lane->repeats * (double)live);
 		}
 	}
+	uslab_sheaf_return(sheaf);
 	if (uslab_cache_destroy(cache) != 0)
 		fail("objects of the cache are missing");
 	write_lanes(argv[1], lanes, count, rounds);

@@ -1,9 +1,12 @@
 //! Measures the memory of a contestant: it allocates a load, frees a part of it, and then idles.
 //!
 //! ```text
-//!   baseline ── allocate, touch ── live ── free a part, in random order ── freed ── sleep ── idle
-//!        └────────────── a second thread reads /proc/self/statm now and then: the course ───────┘
+//!   baseline ── allocate, touch ── live ── free a part ── freed ── sleep ── idle
+//!        └───── a second thread reads /proc/self/statm now and then: the course ┘
 //! ```
+//!
+//! The part is a random one, freed in random order; or all but every n-th object, freed in the
+//! order of allocation, which leaves one object on each page.
 //!
 //! This runs in a process of its own (child.rs), because the resident set is the process's. All
 //! memory of this file (sizes, orders, addresses, the course) is touched before the baseline is
@@ -40,6 +43,9 @@ pub struct Load {
     pub smallest_bytes: usize,
     pub largest_bytes: usize,
     pub freed_percent: usize,
+    /// The objects that stay are evenly spaced in the order of allocation, not random.
+    #[serde(default)]
+    pub evenly: bool,
     pub idle_ms: u64,
 }
 
@@ -229,7 +235,8 @@ impl Objects {
         let count = Sizes::of(load).count();
         let mut sizes = Vec::with_capacity(count);
         sizes.extend(Sizes::of(load));
-        Self { sizes, order: shuffle(count) }
+        let order = if load.evenly { spaced(count, load.freed_percent) } else { shuffle(count) };
+        Self { sizes, order }
     }
 
     fn freed(&self, load: &Load) -> &[u32] {
@@ -243,6 +250,17 @@ impl Objects {
     fn bytes(&self) -> u64 {
         self.sizes.iter().map(|&size| u64::from(size)).sum()
     }
+}
+
+/// The numbers below `n` in ascending order, but for those that stay when `freed_percent` is freed:
+/// one in so many, at the end.
+fn spaced(n: usize, freed_percent: usize) -> Vec<u32> {
+    let one_in = 100 / 100usize.saturating_sub(freed_percent).max(1);
+    // Made at its size, as in `shuffle`.
+    let mut order = Vec::with_capacity(n);
+    order.extend((0..n as u32).filter(|&at| !(at as usize).is_multiple_of(one_in)));
+    order.extend((0..n as u32).step_by(one_in));
+    order
 }
 
 /// Sizes until they come to the load's live bytes.
@@ -313,8 +331,14 @@ mod tests {
     use crate::lineup::MALLOC;
     use crate::rounds::crew::tests::all_that_malloc;
 
-    const LOAD: Load =
-        Load { live_bytes: 1 << 20, smallest_bytes: 16, largest_bytes: 1024, freed_percent: 90, idle_ms: 1 };
+    const LOAD: Load = Load {
+        live_bytes: 1 << 20,
+        smallest_bytes: 16,
+        largest_bytes: 1024,
+        freed_percent: 90,
+        evenly: false,
+        idle_ms: 1,
+    };
 
     #[test]
     fn sizes_stay_in_their_bounds_and_come_to_the_load() {
@@ -337,6 +361,16 @@ mod tests {
         freed.sort_unstable();
         freed.dedup();
         assert_eq!(freed.len(), objects.sizes.len() * 9 / 10);
+    }
+
+    #[test]
+    fn every_twentieth_object_stays_and_the_others_go_in_order() {
+        let load = Load { live_bytes: 500 * 100, freed_percent: 95, evenly: true, ..LOAD };
+        let objects = Objects::plan(&Load { smallest_bytes: 500, largest_bytes: 500, ..load.clone() });
+        let freed = objects.freed(&load);
+        assert_eq!(freed.len(), 95);
+        assert!(freed.is_sorted() && freed.iter().all(|at| at % 20 != 0));
+        assert_eq!(objects.order[95..], [0, 20, 40, 60, 80]);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //!   latency.rs   one thread, every single call timed
 //!   memory.rs    in a process of its own: a load, a part of it freed, idleness; resident memory
 //!   orders.rs    in a process of its own: a cache of one slab order, in time and resident memory
+//!   beside.rs    in a process of its own: a pair of a large size beside many live objects of it
+//!   heaps.rs     in a process of its own: private heaps, made, used and destroyed
 //!   crew.rs      any number of threads that start and stop together, parked or made anew
 //!     handover.rs, mixed.rs, larson.rs, xmalloc.rs: what they do
 //! ```
@@ -15,8 +17,10 @@
 //! here with its loops, a field of it, and a type that implements [`Work`](crate::measure::Work).
 
 pub mod batch;
+pub mod beside;
 pub mod crew;
 pub mod handover;
+pub mod heaps;
 pub mod larson;
 pub mod latency;
 pub mod local;

@@ -20,7 +20,7 @@ use crate::results::{Role, Row};
 use crate::rounds::{BatchRound, BatchWork, Entry, Shape};
 
 /// The judged size, and its target.
-const JUDGED: (usize, f64) = (4096, 0.3);
+const JUDGED: (usize, f64) = (4096, 0.5);
 
 /// A table's rows: the id's first part, its title, the sizes, typed cache or malloc, objects
 /// touched.

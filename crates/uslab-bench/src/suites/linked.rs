@@ -2,12 +2,12 @@
 //! libraries.
 //!
 //! **capi** (linked/calls.c): the cost of the C functions in libuslab.so, beside mimalloc's in
-//! Debian's libmimalloc.so.2. Rows are pairs of a cache and of malloc, with one live object and
-//! with 64, and a bulk of 64. The bulk's cost an object is compared with mimalloc's pair. A third
-//! lane calls empty functions of another shared library. Such calls cost 4.3 ns a pair on Zen 4,
-//! against 2.4 within one program. The ratio above the floor excludes it. With one live object
-//! mimalloc's last free of a page takes its slow path each time, so the rows with 64 live count,
-//! too.
+//! Debian's libmimalloc.so.2. Rows are pairs of a cache, of a sheaf of the thread's own and of
+//! malloc, with one live object and with 64, and a bulk of 64. The bulk's cost an object is
+//! compared with mimalloc's pair. A third lane calls empty functions of another shared library.
+//! Such calls cost 4.3 ns a pair on Zen 4, against 2.4 within one program. The ratio above the
+//! floor excludes it. With one live object mimalloc's last free of a page takes its slow path each
+//! time, so the rows with 64 live count, too.
 //!
 //! **containers** (linked/churn.cpp): nodes of std::list, std::map and std::unordered_map that come
 //! and go, by allocator. The default allocator is the peer; std::pmr's unsynchronized pool is shown
@@ -31,9 +31,10 @@ pub const CAPI: Suite = Suite::new(
     "C calls through libuslab.so beside mimalloc's through its own, in one C program: pairs, and a bulk of 64",
     |context| {
         let programs = Programs::new(CALLS);
-        let rows = [(&CACHE, 1), (&CACHE, 64), (&MALLOC, 1), (&MALLOC, 64), (&BULKS, 64)];
-        rows.iter()
-            .flat_map(|(kind, live)| SIZES.map(|size| calls(context, &programs, kind, size, *live)))
+        let pairs = [&CACHE, &SHEAF, &MALLOC].into_iter().flat_map(|kind| [(kind, 1), (kind, 64)]);
+        pairs
+            .chain([(&BULKS, 64)])
+            .flat_map(|(kind, live)| SIZES.map(|size| calls(context, &programs, kind, size, live)))
             .collect()
     },
 );
@@ -54,6 +55,12 @@ const SIZES: [usize; 5] = [16, 64, 256, 1024, 4096];
 struct Kind(&'static str, &'static str, &'static str, f64);
 
 const CACHE: Kind = Kind("cache", "uslab cache, .so", "cache: one object, allocated and freed, from C", 0.85);
+const SHEAF: Kind = Kind(
+    "sheaf",
+    "uslab sheaf, .so",
+    "sheaf of the thread's own: one object, allocated and freed, from C",
+    0.75,
+);
 const MALLOC: Kind =
     Kind("malloc", "uslab malloc, .so", "malloc: one object, allocated and freed, from C", 0.95);
 const BULKS: Kind = Kind("bulk", "uslab cache, bulk, .so", "cache: an object of a bulk of 64, from C", 0.15);

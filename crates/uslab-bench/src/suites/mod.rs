@@ -10,9 +10,11 @@ pub mod churn4k;
 pub mod classics;
 pub mod fork;
 pub mod hardening;
+pub mod heaps;
 pub mod latency;
 pub mod linked;
 pub mod locality;
+pub mod medium;
 pub mod order;
 pub mod pair;
 pub mod programs;
@@ -58,6 +60,7 @@ pub enum Tables {
 
 pub const SUITES: &[&Suite] = &[
     &pair::PAIR,
+    &medium::MEDIUM,
     &bulk::BULK,
     &batch10000::BATCH_10000,
     &churn4k::CHURN_4K,
@@ -66,6 +69,7 @@ pub const SUITES: &[&Suite] = &[
     &hardening::HARDENING,
     &locality::LOCALITY,
     &fork::FORK,
+    &heaps::HEAPS,
     &linked::CAPI,
     &linked::CONTAINERS,
     &remote::REMOTE,

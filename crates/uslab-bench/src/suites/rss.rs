@@ -5,20 +5,28 @@
 //! of a load are readings of the same processes. A value is the resident set above what the process
 //! had before the contestant's first call. Most of the time these processes sleep, so several run
 //! at once, as many as memory allows. One load has objects of many sizes, of which a random 90 % or
-//! all are freed. The other has small objects of one size, where uslab's typed cache takes part.
+//! all are freed. The second has small objects of one size, where uslab's typed cache takes part.
+//! The third frees all but every twentieth of 400 000 objects of 500 bytes.
 //!
-//! The requirement is absolute, not a ratio to a peer: after the idle time at most 1.1 times the
-//! live bytes, and 4 MiB. It stands beside the figures of every contestant, and is judged where an
-//! allocator can meet it. After a random 90 % of small objects are freed, most pages still hold
-//! one, and an allocator that moves no objects cannot return such pages. Their number stands beside
-//! the figures.
+//! The requirements are absolute, not ratios to a peer, and stand beside the figures of every
+//! contestant:
+//!
+//! | reading | at most |
+//! |---|---|
+//! | 1 GiB of one size, all live | 1.03 times the live bytes |
+//! | all freed, after the idle time | 4 MiB |
+//! | a random 90 % freed, after the idle time | 1.1 times the pages that hold a live object |
+//! | every twentieth kept, after two seconds | 95 MB |
+//!
+//! After a random 90 % of small objects are freed, most pages still hold one, and an allocator that
+//! moves no objects cannot return such pages. How many they are follows from where it put them.
 
 use super::{Context, RowPlan, Suite};
 use crate::child;
 use crate::lineup::{MALLOC, caches, peers};
 use crate::measure::{Errand, Lane, Method, Sample};
 use crate::results::{LIMIT_BYTES, Role, Row, Unit};
-use crate::rounds::memory::{ASKED, FREED, IDLE, LEFT, LIVE, Load};
+use crate::rounds::memory::{ASKED, FREED, IDLE, LEFT, LEFT_PAGES, LIVE, Load};
 use crate::task::Task;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -31,11 +39,17 @@ use std::time::Duration;
 const MIXED: (usize, usize) = (16, 1024);
 const ONE_SIZE: usize = 64;
 
-/// The limit on resident memory after the idle time: a multiple of the live bytes, and a constant.
-const LIMIT: (f64, f64) = (1.1, (4 << 20) as f64);
+/// The load of which every twentieth object stays: objects, their size, the percentage that is
+/// freed, and the idle time.
+const SPACED: (usize, usize, usize, u64) = (400_000, 500, 95, 2_000);
 
-/// The limit's name where no allocator can meet it; see above.
-const UNJUDGED_LIMIT: &str = "unjudged_limit_bytes";
+/// Limits on resident memory; see above. The first is for a load of that size: in a small one the
+/// allocator's own tables and sheaves show.
+const MAX_LIVE_RATIO: f64 = 1.03;
+const MAX_LIVE_FROM_BYTES: usize = 1 << 30;
+const MAX_IDLE_BYTES: f64 = (4 << 20) as f64;
+const MAX_PAGES_RATIO: f64 = 1.1;
+const MAX_SPACED_BYTES: f64 = 95e6;
 
 /// The least figure, since a process may return more than the load took.
 const MIN_BYTES: f64 = 4096.0;
@@ -50,16 +64,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const MIXED_GROUP: &str = "memory of objects of 16 to 1024 B";
 const ONE_SIZE_GROUP: &str = "memory of objects of 64 B, typed cache";
+const SPACED_GROUP: &str = "memory of objects of 500 B, all but every twentieth freed";
 const FLOOR: &str = "the objects alone";
 
 pub const RSS: Suite = Suite {
-    notes: |_| {
-        let (times, mib) = (LIMIT.0, LIMIT.1 / (1 << 20) as f64);
-        vec![format!("after the idle time the limit is {times} × the live bytes + {mib:.0} MiB")]
-    },
+    notes: |_| vec![format!("90 % freed: the limit is {MAX_PAGES_RATIO} × the pages with a live object")],
     ..Suite::new(
         "rss",
-        "resident memory of a load: live, after freeing 90 % at random, and after 10 s without any call",
+        "resident memory of a load: live, after freeing 90 % at random or all but every twentieth, \
+         and after 2 to 10 s without any call",
         rows,
     )
 };
@@ -76,6 +89,7 @@ fn rows(context: &Context) -> Vec<RowPlan> {
         smallest_bytes,
         largest_bytes,
         freed_percent: 100,
+        evenly: false,
         idle_ms,
     };
     // Three seconds of ten: by then a sleeping program should have returned the memory that it
@@ -88,6 +102,14 @@ fn rows(context: &Context) -> Vec<RowPlan> {
         Scenario::new(one_size_load.clone()),
         Scenario::new(Load { idle_ms: soon_ms, ..one_size_load }),
     );
+    let (objects, size, freed_percent, spaced_ms) = SPACED;
+    let (objects, spaced_ms) = context.pick((objects / 100, 100), (objects, spaced_ms), (objects, spaced_ms));
+    let spaced = Scenario::new(Load {
+        freed_percent,
+        evenly: true,
+        idle_ms: spaced_ms,
+        ..load(objects * size, (size, size))
+    });
     let after = |freed: &str, ms| format!("{freed} freed, {} idle", seconds(ms));
     let idle = |freed: &str| after(freed, idle_ms);
     vec![
@@ -98,6 +120,8 @@ fn rows(context: &Context) -> Vec<RowPlan> {
         one_size.row(runs, "cache/64/live", mib(one_size_bytes), Reading::Live),
         soon.row(runs, "cache/64/soon100", after("all", soon_ms), Reading::Idle),
         one_size.row(runs, "cache/64/idle100", idle("all"), Reading::Idle),
+        spaced.row(runs, "spaced/500/live", mib(objects * size), Reading::Live),
+        spaced.row(runs, "spaced/500/idle95", after("95 %", spaced_ms), Reading::Idle),
     ]
 }
 
@@ -177,8 +201,31 @@ impl Scenario {
         self.contestants.chunks(at_once).flat_map(several).collect()
     }
 
-    fn one_size(&self) -> bool {
+    fn is_one_size(&self) -> bool {
         self.load.smallest_bytes == self.load.largest_bytes
+    }
+
+    fn group(&self) -> &'static str {
+        match (self.load.evenly, self.is_one_size()) {
+            (true, _) => SPACED_GROUP,
+            (false, true) => ONE_SIZE_GROUP,
+            (false, false) => MIXED_GROUP,
+        }
+    }
+
+    /// The limit on a reading, where there is one.
+    fn limit_bytes(&self, reading: Reading, sample: &Sample) -> Option<f64> {
+        match reading {
+            Reading::Live if self.is_one_size() && self.load.live_bytes >= MAX_LIVE_FROM_BYTES => {
+                Some(MAX_LIVE_RATIO * sample.extra[ASKED])
+            }
+            Reading::Idle if self.load.evenly => Some(MAX_SPACED_BYTES),
+            Reading::Idle if self.load.freed_percent < 100 => {
+                Some(MAX_PAGES_RATIO * sample.extra[LEFT_PAGES])
+            }
+            Reading::Idle => Some(MAX_IDLE_BYTES),
+            Reading::Live | Reading::Freed => None,
+        }
     }
 
     fn row(self: &Rc<Self>, runs: usize, id: &str, title: impl Into<String>, reading: Reading) -> RowPlan {
@@ -191,11 +238,10 @@ impl Scenario {
         let mut lanes: Vec<Lane<Errand>> = self.contestants.iter().map(lane).collect();
         let left = reading == Reading::Live || self.load.freed_percent < 100;
         lanes.extend(left.then(|| self.objects_alone(reading)));
-        let count = if self.one_size() { self.load.live_bytes / ONE_SIZE } else { 0 };
-        let row =
-            Row::new(format!("rss/{id}"), if self.one_size() { ONE_SIZE_GROUP } else { MIXED_GROUP }, title);
-        let size_bytes = if self.one_size() { ONE_SIZE } else { 0 };
-        Row { size_bytes, live: count, unit: Unit::Bytes, ..row }.by(Method::Runs(runs, lanes))
+        let size_bytes = if self.is_one_size() { self.load.largest_bytes } else { 0 };
+        let live = self.load.live_bytes.checked_div(size_bytes).unwrap_or(0);
+        let row = Row::new(format!("rss/{id}"), self.group(), title);
+        Row { size_bytes, live, unit: Unit::Bytes, ..row }.by(Method::Runs(runs, lanes))
     }
 
     fn lane(self: &Rc<Self>, contestant: &'static str, role: Role, reading: Reading) -> Lane<Errand> {
@@ -203,13 +249,10 @@ impl Scenario {
         Lane::of_runs(contestant, role, move || {
             let mut sample = scenario.sample(contestant, run)?;
             run += 1;
-            let (name, live) = reading.names();
-            sample.value = sample.extra[name].max(MIN_BYTES);
-            if reading == Reading::Idle {
-                let limit = LIMIT.0 * sample.extra[live] + LIMIT.1;
-                let name = if scenario.load.freed_percent < 100 { UNJUDGED_LIMIT } else { LIMIT_BYTES };
-                sample.extra.insert(name.into(), limit);
-            } else {
+            sample.value = sample.extra[reading.names().0].max(MIN_BYTES);
+            let limit = scenario.limit_bytes(reading, &sample);
+            sample.extra.extend(limit.map(|limit| (LIMIT_BYTES.to_owned(), limit)));
+            if reading != Reading::Idle {
                 // One row of a load has the course.
                 sample.series.clear();
             }
@@ -225,5 +268,29 @@ impl Scenario {
             run += 1;
             Ok(Sample::of(sample.extra[reading.names().1]))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reading_has_the_limit_of_its_load() {
+        let figures = [(ASKED, 1000.0), (LEFT_PAGES, 100.0)];
+        let sample =
+            Sample { extra: figures.map(|(name, value)| (name.to_owned(), value)).into(), ..Sample::of(0.0) };
+        let limit = |reading, live_bytes, (smallest_bytes, largest_bytes), freed_percent, evenly| {
+            let load = Load { live_bytes, smallest_bytes, largest_bytes, freed_percent, evenly, idle_ms: 0 };
+            Scenario::new(load).limit_bytes(reading, &sample)
+        };
+        let one_size = (ONE_SIZE, ONE_SIZE);
+        assert_eq!(limit(Reading::Live, 1 << 30, one_size, 100, false), Some(1030.0));
+        assert_eq!(limit(Reading::Live, 1 << 26, one_size, 100, false), None);
+        assert_eq!(limit(Reading::Live, 1 << 30, MIXED, 90, false), None);
+        assert_eq!(limit(Reading::Freed, 1 << 30, MIXED, 90, false), None);
+        assert_eq!(limit(Reading::Idle, 1 << 30, one_size, 100, false), Some(MAX_IDLE_BYTES));
+        assert_eq!(limit(Reading::Idle, 1 << 30, MIXED, 90, false), Some(MAX_PAGES_RATIO * 100.0));
+        assert_eq!(limit(Reading::Idle, 1 << 28, (500, 500), 95, true), Some(MAX_SPACED_BYTES));
     }
 }
