@@ -275,30 +275,34 @@ impl Chunk {
         true
     }
 
-    /// Takes free pages for a purge: each aligned group of `group` free pages with a dirty one
-    /// among them. It takes a word of 64 free pages as a whole if any of them is dirty. Returns the
-    /// pages taken. It breaks a huge page.
+    /// The free pages that a purge takes: each aligned group of `group` free pages with a dirty one
+    /// among them, and a word of 64 free pages as a whole if any of them is dirty.
+    pub fn dirty_groups(&self, group: usize) -> Map {
+        let order = group.trailing_zeros();
+        core::array::from_fn(|word| {
+            let free = self.free[word];
+            let dirty = self.dirty(word, free);
+            if free == u64::MAX && dirty != 0 {
+                return u64::MAX;
+            }
+            let (mut starts, mut taken) = (groups(free, order), 0);
+            while starts != 0 {
+                let whole = (u64::MAX >> (64 - group)) << starts.trailing_zeros();
+                starts &= starts - 1;
+                taken |= if dirty & whole != 0 { whole } else { 0 };
+            }
+            taken
+        })
+    }
+
+    /// Takes [`Chunk::dirty_groups`] for a purge, and returns them. It breaks a huge page.
     pub fn claim_dirty(&mut self, group: usize) -> Map {
         self.break_huge();
-        let order = group.trailing_zeros();
-        let mut taken = [0u64; WORDS];
-        for (i, place) in taken.iter_mut().enumerate() {
-            let mut starts = groups(self.free[i], order);
-            let dirty = self.free[i] & !self.zero[i];
-            while starts != 0 {
-                let at = starts.trailing_zeros();
-                starts &= starts - 1;
-                let whole = (u64::MAX >> (64 - group)) << at;
-                if dirty & whole != 0 {
-                    *place |= whole;
-                }
-            }
-            if self.free[i] == u64::MAX && dirty != 0 {
-                *place = u64::MAX;
-            }
-            self.dirty_pages -= (dirty & *place).count_ones() as u16;
-            self.free_pages -= place.count_ones() as u16;
-            self.free[i] &= !*place;
+        let taken = self.dirty_groups(group);
+        for (word, &pages) in taken.iter().enumerate() {
+            self.dirty_pages -= self.dirty(word, pages).count_ones() as u16;
+            self.free_pages -= pages.count_ones() as u16;
+            self.free[word] &= !pages;
         }
         taken
     }

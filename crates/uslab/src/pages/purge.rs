@@ -169,12 +169,19 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         // in one piece. Huge pages are split last.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let may_split = buddy.huge_pages > buddy.kept_huge_pages(locked);
-        let next = next.or_else(|| buddy.next_huge(locked).filter(|_| may_split));
+        let next = next.or_else(|| buddy.next_huge(locked, group).filter(|_| may_split));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
-        let stays_advised = buddy.is_whole(index) && !buddy.is_collapsing(index);
         let may_unmap = unmap && buddy.may_be_unmapped(index);
+        if !buddy.has_to_purge(index, group) && !(may_unmap && buddy.is_whole(index)) {
+            in_vain += 1;
+            if in_vain >= MAX_MISSES && least_pages > 1 {
+                break;
+            }
+            continue;
+        }
+        let stays_advised = buddy.is_whole(index) && !buddy.is_collapsing(index);
         let must_revoke = !stays_advised && buddy.split(index);
         let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
@@ -183,16 +190,6 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             (taken, before - chunk.dirty_pages, is_whole)
         });
         buddy.policy.window.note_purged(usize::from(dirty));
-        if dirty == 0 && !is_whole {
-            if must_revoke {
-                buddy.take_back_split(index);
-            }
-            in_vain += 1;
-            if in_vain >= MAX_MISSES && least_pages > 1 {
-                break;
-            }
-            continue;
-        }
         drop(buddy);
 
         if must_revoke {
@@ -286,4 +283,31 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     let kept_bytes = if scattered == Scattered::Stay { BASE_PAGES * PAGE_BYTES } else { 0 };
     purge_groups(target_bytes, TOGETHER_PAGES, Locked::Go)
         + purge_to(target_bytes.max(kept_bytes), Locked::Go)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chunk::Chunk;
+    use super::super::{Fill, Temperature, alloc, free, purge_all};
+    use super::*;
+
+    #[test]
+    fn a_purge_of_groups_that_finds_none_leaves_the_huge_page() {
+        set_up!();
+        // In a child, which has one thread.
+        assert!(os::fork::holds_in_child(|| {
+            purge_all();
+            let run = alloc(CHUNK_PAGES, 9, Temperature::Cold, Fill::Sparse).expect("there is room");
+            let index = run.first.0 as usize / CHUNK_PAGES;
+            let is_huge = || {
+                let _buddy = buddy::lock();
+                // SAFETY: committed, under the lock.
+                unsafe { (*arena::chunk(index)).is_huge }
+            };
+            buddy::lock().with_chunk(index, Chunk::back_with_huge);
+            (0..CHUNK_PAGES).step_by(2).for_each(|page| free(run.first.plus(page), 1, Temperature::Cold));
+            let in_vain = purge_groups(0, TOGETHER_PAGES, Locked::Go) == 0 && is_huge();
+            in_vain && purge_to(0, Locked::Go) == CHUNK_PAGES / 2 * PAGE_BYTES && !is_huge()
+        }));
+    }
 }

@@ -134,13 +134,16 @@ impl Buddy {
         !is_huge || pages > MAX_KEPT_OF_SLAB && !keeps_more
     }
 
-    /// Returns the emptiest chunk with pages in use that a huge page backs and that has pages to
-    /// purge.
-    pub fn next_huge(&self, locked: Locked) -> Option<usize> {
+    /// Returns the emptiest chunk with pages in use that a huge page backs, and of which a purge of
+    /// groups of `group` pages takes some.
+    pub fn next_huge(&self, locked: Locked, group: usize) -> Option<usize> {
         const _: () = assert!(PINNED_LEVEL < EMPTY_LEVEL);
         // SAFETY: listed chunks are committed, and `&self` is the lock.
         let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
-        let heads = |level| self.all_lists().flat_map(move |lists| lists.heads[level]);
+        // All free pages of these chunks are dirty, so their lists tell which have a group.
+        let least = group.trailing_zeros() as usize;
+        let heads =
+            |level: usize| self.all_lists().flat_map(move |lists| lists.heads[level].into_iter().skip(least));
         (0..PINNED_LEVEL).rev().flat_map(heads).find_map(|head| {
             core::iter::successors((head != NONE).then_some(head), |&index| {
                 let next = at(index).next;
