@@ -76,7 +76,7 @@ impl Buddy {
     /// Whether another huge page is far enough from the limits.
     pub(super) fn has_room_for_huge(&self) -> bool {
         let limit = self.soft_pages.min(self.hard_pages);
-        self.held_pages() + CHUNK_PAGES <= limit - limit / 8
+        self.held_pages() + self.claimed_pages + CHUNK_PAGES <= limit - limit / 8
     }
 
     pub fn set_advice(&mut self, chunk: &mut Chunk, advice: Advice) {
