@@ -54,12 +54,14 @@ impl Buddy {
     fn wants_huge(&mut self, fill: Fill) -> bool {
         match huge::mode() {
             HugePages::Never => false,
-            _ if !os::huge::is_available() || arena::is_populated() => false,
-            HugePages::Always => self.has_room_for_huge(),
+            _ if arena::is_populated() => false,
+            HugePages::Always => self.has_room_for_huge() && os::huge::learn(),
             HugePages::Auto => {
-                // Where free memory cannot wait, it would be split off soon.
-                !bound::is_bounded()
-                    && self.used_pages >= huge::MIN_USED_PAGES
+                // Where free memory cannot wait, a huge page would be split soon. A small program never
+                // pays for the question whether the system has them.
+                self.used_pages >= huge::MIN_USED_PAGES
+                    && !bound::is_bounded()
+                    && os::huge::learn()
                     && self.dirty_pages <= self.used_pages / 8
                     && self.has_room_for_huge()
                     && match fill {
