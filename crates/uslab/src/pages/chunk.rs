@@ -69,8 +69,8 @@ pub enum Advice {
     Huge,
     /// As `Small`, after `Huge`: its huge page was split.
     Revoked,
-    /// Unknown: the kernel moved another mapping there.
-    Moved,
+    /// Unknown: the kernel moved another mapping there, or refused to change the advice.
+    Unknown,
 }
 
 /// The bits `[first, first + count)` of word `word`, both clipped to it.

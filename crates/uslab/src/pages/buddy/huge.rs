@@ -30,7 +30,7 @@ impl Buddy {
         let is_advised = match chunk.advice {
             Advice::Small | Advice::Revoked => !is_wanted,
             Advice::Huge => is_wanted,
-            Advice::Moved => false,
+            Advice::Unknown => false,
         };
         if !is_advised {
             let start = arena::address_of_chunk(index);
@@ -94,27 +94,28 @@ impl Buddy {
         self.with_chunk(index, Chunk::break_huge);
         // SAFETY: committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
-        let must_revoke = chunk.advice == Advice::Huge && self.revoked_chunks < MAX_REVOKED;
+        let may_be_huge = match chunk.advice {
+            Advice::Huge => true,
+            Advice::Unknown => os::huge::is_available(),
+            Advice::Small | Advice::Revoked => false,
+        };
+        let must_revoke = may_be_huge && self.revoked_chunks < MAX_REVOKED;
         if must_revoke {
             self.set_advice(chunk, Advice::Revoked);
         }
         must_revoke
     }
 
-    /// Undoes what [`Buddy::split`] did to the advice: nothing of the chunk was purged, or the
-    /// kernel refused to hear of it.
-    pub fn take_back_split(&mut self, index: usize) {
-        // SAFETY: committed, and `&mut self` is the lock.
-        self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Huge);
+    /// The advice of a chunk is unknown from now on.
+    fn note_unknown(&mut self, index: usize) {
+        // SAFETY: callers pass committed indices; `&mut self` is the lock.
+        self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Unknown);
     }
 
     /// Notes that the kernel moved a mapping onto the chunks of a run, and its advice with it.
     pub fn note_moved(&mut self, first: PageIndex, pages: usize) {
         let (first, last) = (first.0 as usize, first.0 as usize + pages - 1);
-        for index in first / CHUNK_PAGES..=last / CHUNK_PAGES {
-            // SAFETY: committed, and `&mut self` is the lock.
-            self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Moved);
-        }
+        (first / CHUNK_PAGES..=last / CHUNK_PAGES).for_each(|index| self.note_unknown(index));
     }
 
     /// Pages that may stay in chunks that huge pages back.
@@ -158,11 +159,12 @@ impl Buddy {
 }
 
 /// Tells the kernel that chunk `index` is not to be backed by a huge page any more. Without that, a
-/// kernel thread would give it one again, with memory for each page that was purged.
+/// kernel thread would give it one again, with memory for each page that was purged. Where the
+/// kernel refuses, the chunk's next first touch advises it anew.
 pub fn revoke(index: usize) {
     // SAFETY: the caller holds a page of the chunk, which is therefore mapped.
     let is_followed = unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) };
     if !is_followed {
-        super::lock().take_back_split(index);
+        super::lock().note_unknown(index);
     }
 }
