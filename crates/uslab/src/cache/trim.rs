@@ -323,12 +323,20 @@ pub(super) fn drain_sparse() {
     }
 }
 
+/// When [`trim_idle`] last walked the slabs in use.
+static WALKED_MS: AtomicU64 = AtomicU64::new(0);
+
 /// Trims idle memory; the background thread calls this twice a second. It flushes sheaves that no
 /// thread touched since the last call, releases empty slabs above their targets, and purges pages
 /// that were idle for the decay, inside slabs in use too. Of a cache that no thread used, it
 /// releases all empty slabs. Returns whether there was nothing to do, and nothing is left to do.
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
+    let now_ms = os::clock::coarse_ms();
+    let walks = pages::decay::is_walk_due(WALKED_MS.load(Relaxed), now_ms);
+    if walks {
+        WALKED_MS.store(now_ms, Relaxed);
+    }
     let rested = pages::rested();
     let mut ids = registry::ids().peekable();
     while ids.peek().is_some() {
@@ -353,7 +361,9 @@ pub(crate) fn trim_idle() -> bool {
         }
     }
     for id in registry::ids() {
-        purge_inside(id, |slabs, walk| slabs.purge_rested_part(walk));
+        if walks {
+            purge_inside(id, |slabs, walk| slabs.purge_rested_part(walk));
+        }
         let _registry = registry::lock();
         idle &= registry::cache(id).is_none_or(|core| core.cpu.slabs().is_steady());
     }

@@ -394,7 +394,8 @@ impl Slabs {
     }
 
     /// Looks at the next [`LOOKS_OF_PART`] slabs, and purges the free pages of those that rested: no
-    /// object was taken or freed since the last such walk. Returns false once all slabs were visited, or as many as one walk may visit.
+    /// object was taken or freed since the last such walk. With a decay of 0 none needs rest.
+    /// Returns false once all slabs were visited, or as many as one walk may visit.
     pub fn purge_rested_part(&self, walk: &mut Walk) -> bool {
         if !self.is_purgeable() || !pages::may_purge_rested() {
             return false;
@@ -402,14 +403,18 @@ impl Slabs {
         if walk.visited >= self.longest_list().min(MAX_LOOKS) {
             return false;
         }
+        if self.steady_frees.swap(walk.frees, Relaxed) != walk.frees {
+            self.steady_looks.store(0, Relaxed);
+        }
         let part = walk.visited..walk.visited + LOOKS_OF_PART;
         walk.visited = part.end;
+        let needs_rest = !pages::decay::is_at_once();
         let (mut looks, mut changed) = (0, false);
         let purged_bytes = self.visit_slabs(part, Locked::Stay, |slab, _| {
             // SAFETY: the caller of this closure holds the lists' lock, which guards the field.
             let seen = unsafe { &mut (*slab.head()).seen };
             let count = slab.count().load(Relaxed) as u16;
-            let rests = core::mem::replace(seen, count) == count;
+            let rests = core::mem::replace(seen, count) == count || !needs_rest;
             looks += 1;
             changed |= !rests;
             if rests { Verdict::Purge } else { Verdict::Pass }
@@ -420,9 +425,13 @@ impl Slabs {
     }
 
     /// Whether the walks of [`Slabs::purge_rested_part`] have nothing more to do: all slabs were
-    /// visited and had rested, and nothing was purged.
+    /// visited and had rested, nothing was purged, and no object was freed since.
     pub fn is_steady(&self) -> bool {
-        !self.is_purgeable() || !pages::may_purge_rested() || self.steady_looks.load(Relaxed) >= self.listed()
+        let is_settled = || {
+            self.steady_looks.load(Relaxed) >= self.listed()
+                && self.steady_frees.load(Relaxed) == self.frees()
+        };
+        !self.is_purgeable() || !pages::may_purge_rested() || is_settled()
     }
 
     /// Whether free pages of slabs in use may go.

@@ -102,6 +102,24 @@ fn pages_rest_between_two_looks_before_they_go() {
 }
 
 #[test]
+fn the_decay_decides_whether_pages_need_rest_and_whether_they_go() {
+    let (slabs, _) = slabs_of_order(4, 512, None);
+    let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+    fill(&objects, 512);
+    free(slabs, &objects[16..]);
+    let before = charged(slabs);
+    // In a child, which has a decay of its own.
+    assert!(os::fork::holds_in_child(|| {
+        crate::pages::decay::set_ms(None);
+        let stays = (0..3).all(|_| slabs.purge_rested() && charged(slabs) == before);
+        crate::pages::decay::set_ms(Some(0));
+        stays && !slabs.purge_rested() && charged(slabs) == 2
+    }));
+    free(slabs, &objects[..16]);
+    slabs.shrink();
+}
+
+#[test]
 fn pages_of_a_slab_that_served_between_two_looks_stay() {
     let (slabs, _) = slabs_of_order(4, 512, None);
     let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
