@@ -88,6 +88,10 @@ pub(super) fn trim_named(name: &[u8]) -> Option<usize> {
 /// price of a system call for each free that empties a page. Pressure, limits and [`trim`] release
 /// memory whatever the choice.
 ///
+/// Free pages inside slabs in use go once no object of the slab was taken or freed for that time
+/// less half a second, and at least for half a second; with zero, within half a second. Only the
+/// background thread releases them for their age.
+///
 /// Without a background thread (`USLAB_REAPER=0`, or less than 16 MiB of memory), the freeing
 /// thread bounds free memory instead: to 512 KiB, and as much as the program took again lately.
 /// Times below 20 ms count as 20. Any thread may call it; it neither allocates nor blocks.
@@ -117,12 +121,15 @@ pub fn set_decay(decay: Option<Duration>) {
 ///
 /// A huge page saves 511 page faults and most misses of the processor's address translation; a
 /// program of many objects runs faster on them. All of it is resident from the first touch on.
-/// Where a part of it becomes free, the kernel must split it to get that part back. The library
-/// does that last, and leaves a fortieth of what the process holds unless memory is wanted. Within
-/// an eighth of a limit ([`crate::set_limit`]) no memory gets huge pages.
+/// Where a part of it becomes free, the kernel must split it to get that part back. Unless memory is
+/// wanted, the library leaves free runs of pages in huge pages up to a fortieth of what the process
+/// holds, and single free pages inside slabs. Two or more free pages of a slab go as they rest.
+/// Within an eighth of a limit ([`crate::set_limit`]) no memory gets huge pages.
 ///
-/// It changes nothing where the system's setting (`transparent_hugepage/enabled`) is `never`, or
-/// system pages are not 4 KiB. Any thread may call it; it neither allocates nor blocks.
+/// By default no memory gets them either where free memory cannot wait: without a background thread,
+/// with a decay of zero, or under a limit on addresses (`ulimit -v`). It changes nothing where the
+/// system's setting (`transparent_hugepage/enabled`) is `never`, or system pages are not 4 KiB. Any
+/// thread may call it; it neither allocates nor blocks.
 ///
 /// ```
 /// uslab::set_huge_pages(uslab::HugePages::Never);
