@@ -121,15 +121,15 @@ pub fn set_decay(decay: Option<Duration>) {
 ///
 /// A huge page saves 511 page faults and most misses of the processor's address translation; a
 /// program of many objects runs faster on them. All of it is resident from the first touch on.
-/// Where a part of it becomes free, the kernel must split it to get that part back. Unless memory is
-/// wanted, the library leaves free runs of pages in huge pages up to a fortieth of what the process
-/// holds, and single free pages inside slabs. Two or more free pages of a slab go as they rest.
-/// Within an eighth of a limit ([`crate::set_limit`]) no memory gets huge pages.
+/// Where a part of it becomes free, the kernel must split it to get that part back. Unless memory
+/// is wanted, the library leaves free runs of pages in huge pages up to a fortieth of what the
+/// process holds, and single free pages inside slabs. Two or more free pages of a slab that rested
+/// go. Within an eighth of a limit ([`crate::set_limit`]) no memory gets huge pages.
 ///
-/// By default no memory gets them either where free memory cannot wait: without a background thread,
-/// with a decay of zero, or under a limit on addresses (`ulimit -v`). It changes nothing where the
-/// system's setting (`transparent_hugepage/enabled`) is `never`, or system pages are not 4 KiB. Any
-/// thread may call it; it neither allocates nor blocks.
+/// By default no memory gets them either where free memory cannot wait: without a background
+/// thread, with a decay of zero, or under a limit on addresses (`ulimit -v`). It changes nothing
+/// where the system's setting (`transparent_hugepage/enabled`) is `never`, or system pages are not
+/// 4 KiB. Any thread may call it; it neither allocates nor blocks.
 ///
 /// ```
 /// uslab::set_huge_pages(uslab::HugePages::Never);

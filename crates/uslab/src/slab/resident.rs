@@ -393,8 +393,8 @@ impl Slabs {
         true
     }
 
-    /// Looks at the next [`LOOKS_OF_PART`] slabs, and purges the free pages of those that rested: no
-    /// object was taken or freed since the last such walk. With a decay of 0 none needs rest.
+    /// Looks at the next [`LOOKS_OF_PART`] slabs, and purges the free pages of those that rested:
+    /// no object was taken or freed since the last such walk. With a decay of 0 none needs rest.
     /// Returns false once all slabs were visited, or as many as one walk may visit.
     pub fn purge_rested_part(&self, walk: &mut Walk) -> bool {
         if !self.is_purgeable() || !pages::may_purge_rested() {

@@ -57,8 +57,8 @@ impl Buddy {
             _ if arena::is_populated() => false,
             HugePages::Always => self.has_room_for_huge() && os::huge::learn(),
             HugePages::Auto => {
-                // Where free memory cannot wait, a huge page would be split soon. A small program never
-                // pays for the question whether the system has them.
+                // Where free memory cannot wait, a huge page would be split soon. A small program
+                // never pays for the question whether the system has them.
                 self.used_pages >= huge::MIN_USED_PAGES
                     && !bound::is_bounded()
                     && os::huge::learn()
