@@ -89,8 +89,9 @@ pub(super) fn trim_named(name: &[u8]) -> Option<usize> {
 /// memory whatever the choice.
 ///
 /// Free pages inside slabs in use go once no object of the slab was taken or freed for that time
-/// less half a second, and at least for half a second; with zero, within half a second. Only the
-/// background thread releases them for their age.
+/// less half a second, and at least for half a second; with zero, within half a second. The
+/// background thread looks at slabs as often, so some stay twice as long. It alone releases them
+/// for their age.
 ///
 /// Without a background thread (`USLAB_REAPER=0`, or less than 16 MiB of memory), the freeing
 /// thread bounds free memory instead: to 512 KiB, and as much as the program took again lately.
