@@ -387,15 +387,15 @@ size_t uslab_reclaim(size_t bytes) USLAB_NOEXCEPT;
  * bytes that went. Calls no shrinker. */
 size_t uslab_trim(size_t kept_bytes) USLAB_NOEXCEPT;
 
-/* Chooses how long free memory stays before it returns to the system, in milliseconds, from now on:
- * 1000 by default. 0 is not at all, a negative value is for ever. Under pressure, at limits and by
- * uslab_trim memory returns whatever was chosen. Neither allocates nor blocks. */
+/* Chooses how long free memory stays, from now on: 1000 ms by default, 0 for not at all, a negative
+ * value for ever; uslab_reclaim(3) tells about free pages inside slabs. Under pressure, at limits
+ * and by uslab_trim memory returns whatever was chosen. Neither allocates nor blocks. */
 void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
 
-/* When huge pages of 2 MiB back memory. AUTO, the default: where a heap of more than 20 MiB grows
- * and has little free memory; for objects beyond a page while the program touches nearly all of
- * their memory. ALWAYS: a process of few objects then holds 2 MiB and more, and free memory returns
- * to the system in pieces of 2 MiB only, unless memory is short. */
+/* When huge pages of 2 MiB back memory. AUTO, the default: where a heap beyond 20 MiB grows and has
+ * little free memory (of objects beyond a page, while nearly all is touched), but not without a
+ * background thread, with a decay of 0, or under `ulimit -v`. ALWAYS: few objects then hold 2 MiB
+ * and more, and free memory returns in pieces of 2 MiB only, unless memory is short. */
 #define USLAB_HUGE_PAGES_AUTO   0u
 #define USLAB_HUGE_PAGES_NEVER  1u
 #define USLAB_HUGE_PAGES_ALWAYS 2u

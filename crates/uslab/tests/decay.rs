@@ -95,6 +95,58 @@ fn the_programs_choice_stands_before_the_environments() {
     });
 }
 
+/// Frees nearly nine of ten pages inside slabs in use. Returns the bytes that were in use before.
+fn free_pages_inside_slabs() -> usize {
+    const OBJECT_BYTES: usize = 1000;
+    let mut objects = [ptr::null_mut::<u8>(); 24 * MIB / OBJECT_BYTES];
+    for object in &mut objects {
+        *object = malloc_for::<Program>(OBJECT_BYTES);
+        // SAFETY: allocated above, with that size.
+        unsafe { object.write_bytes(1, OBJECT_BYTES) };
+    }
+    let before_bytes = stats::usage().used_bytes;
+    let is_freed = |&(index, _): &(usize, &*mut u8)| index / 10 % 10 != 0;
+    // SAFETY: allocated above, freed once.
+    objects.iter().enumerate().filter(is_freed).for_each(|(_, &object)| unsafe { free(object) });
+    println!("{before_bytes} bytes in use, {} after the frees", stats::usage().used_bytes);
+    before_bytes
+}
+
+fn until_pages_inside_slabs_went(before_bytes: usize) {
+    let start = Instant::now();
+    while stats::usage().used_bytes > before_bytes / 2 {
+        assert!(start.elapsed() < Duration::from_secs(30), "{} bytes stay", stats::usage().used_bytes);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("gone from slabs after {:.2?}", start.elapsed());
+}
+
+#[test]
+fn pages_inside_slabs_stay_as_long_as_the_program_says() {
+    in_both_modes("pages_inside_slabs_stay_as_long_as_the_program_says", &[], || {
+        uslab::set_decay(None);
+        let before_bytes = free_pages_inside_slabs();
+        let stay = || stats::usage().used_bytes > before_bytes / 10 * 9;
+        std::thread::sleep(Duration::from_millis(2500));
+        assert!(stay(), "{} bytes of {before_bytes} stay", stats::usage().used_bytes);
+        // They were seen at rest, but for less than 20 looks.
+        uslab::set_decay(Some(Duration::from_secs(10)));
+        std::thread::sleep(Duration::from_millis(3000));
+        assert!(stay(), "{} bytes of {before_bytes} stay", stats::usage().used_bytes);
+        uslab::set_decay(Some(Duration::from_millis(100)));
+        until_pages_inside_slabs_went(before_bytes);
+    });
+}
+
+#[test]
+fn pages_inside_slabs_need_no_rest_without_decay() {
+    let environment = [("USLAB_DECAY_MS", "0")];
+    in_both_modes("pages_inside_slabs_need_no_rest_without_decay", &environment, || {
+        let before_bytes = free_pages_inside_slabs();
+        until_pages_inside_slabs_went(before_bytes);
+    });
+}
+
 #[test]
 fn free_memory_counts_against_a_limit_at_once() {
     let environment = [("USLAB_DECAY_MS", "never")];

@@ -14,7 +14,7 @@ use modes::in_both_modes;
 use std::time::{Duration, Instant};
 use uslab::HugePages;
 use uslab::internal::entry::{Program, malloc_for};
-use uslab::malloc::free;
+use uslab::malloc::{free, realloc};
 
 const MIB: usize = 1 << 20;
 const OBJECT_BYTES: usize = 1000;
@@ -444,5 +444,98 @@ fn from_the_first_page_on_if_the_environment_says_so() {
         uslab::trim(0);
         let left_bytes = resident_bytes().saturating_sub(before_bytes);
         assert!(left_bytes <= 2 * MIB, "{left_bytes} bytes stay");
+    });
+}
+
+#[test]
+fn a_long_run_gets_huge_pages_up_to_an_eighth_from_the_limit() {
+    in_both_modes("a_long_run_gets_huge_pages_up_to_an_eighth_from_the_limit", &[], || {
+        const LIMIT_BYTES: usize = 128 * MIB;
+        uslab::set_huge_pages(HugePages::Always);
+        uslab::set_limit(0, LIMIT_BYTES).unwrap();
+        let all = objects_of(120 * MIB, 120 * MIB, 120 * MIB);
+        let (huge_bytes, most_bytes) = (huge_bytes(), LIMIT_BYTES / 8 * 7);
+        assert!(!are_available() || huge_bytes >= most_bytes - 8 * MIB, "{huge_bytes} huge bytes");
+        assert!(huge_bytes <= most_bytes, "{huge_bytes} huge bytes");
+        uslab::debug::validate().unwrap();
+        free_all(all);
+    });
+}
+
+#[test]
+fn a_long_run_that_fits_the_limit_is_not_refused_for_the_rest_of_its_last_huge_page() {
+    in_both_modes(
+        "a_long_run_that_fits_the_limit_is_not_refused_for_the_rest_of_its_last_huge_page",
+        &[],
+        || {
+            const LIMIT_BYTES: usize = 128 * MIB;
+            const TAIL_BYTES: usize = 256 << 10;
+            uslab::set_huge_pages(HugePages::Never);
+            let mut all = objects(12 * MIB);
+            let room_bytes = || {
+                let usage = uslab::stats::usage();
+                LIMIT_BYTES - usage.used_bytes - usage.dirty_bytes
+            };
+            // Room for chunks and the tail, but not for the rest of the tail's chunk.
+            while !(2 * TAIL_BYTES..MIB).contains(&(room_bytes() % (2 * MIB))) {
+                all.extend(objects_of(100_000, 100_000, 100_000));
+            }
+            uslab::set_huge_pages(HugePages::Always);
+            uslab::set_limit(0, LIMIT_BYTES).unwrap();
+            let bytes = room_bytes() / (2 * MIB) * 2 * MIB + TAIL_BYTES;
+            let run = malloc_for::<Program>(bytes);
+            assert!(!run.is_null(), "{bytes} bytes of {}", room_bytes());
+            uslab::debug::validate().unwrap();
+            free_all(all.into_iter().chain([run]));
+        },
+    );
+}
+
+#[test]
+fn a_heap_without_huge_pages_gets_them_when_the_program_chooses_them() {
+    in_both_modes("a_heap_without_huge_pages_gets_them_when_the_program_chooses_them", &[], || {
+        uslab::set_huge_pages(HugePages::Never);
+        free_all(objects(64 * MIB));
+        uslab::trim(0);
+        uslab::set_huge_pages(HugePages::Always);
+        let all = objects(48 * MIB);
+        assert!(!are_available() || huge_bytes() >= 40 * MIB, "{} huge bytes", huge_bytes());
+        free_all(all);
+    });
+}
+
+/// The flags of the mapping that contains `address`.
+fn flags_at(address: usize) -> String {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let contains = |line: &&str| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16);
+        range.is_some_and(|(start, end)| {
+            number(start).is_ok_and(|start| start <= address) && number(end).is_ok_and(|end| address < end)
+        })
+    };
+    let mut lines = text.lines().skip_while(|line| !contains(line));
+    lines.find(|line| line.starts_with("VmFlags:")).expect("flags end the entry").to_owned()
+}
+
+#[test]
+fn moved_memory_loses_its_advice_when_a_part_of_it_goes_back() {
+    in_both_modes("moved_memory_loses_its_advice_when_a_part_of_it_goes_back", &[], || {
+        uslab::set_huge_pages(HugePages::Always);
+        let all = objects_of(8 * MIB, 8 * MIB, 16 * MIB);
+        // The second one stands behind the first, which must move.
+        // SAFETY: allocated above; only the result is used from here on.
+        let moved = unsafe { realloc(all[0], 16 * MIB) };
+        assert!(!moved.is_null() && moved != all[0]);
+        // Linux 5.7 and newer move the advice along.
+        println!("moved: {}", flags_at(moved as usize));
+        // SAFETY: as above.
+        let shrunk = unsafe { realloc(moved, 5 * MIB) };
+        assert_eq!(shrunk, moved, "it shrinks where it stands");
+        uslab::trim(0);
+        let flags = flags_at(moved as usize + 4 * MIB);
+        assert!(!flags.contains(" hg"), "{flags}");
+        uslab::debug::validate().unwrap();
+        free_all([all[1], moved]);
     });
 }

@@ -9,7 +9,7 @@ use crate::percpu::adapt;
 use crate::{os, pages};
 
 /// Time between two looks.
-pub(crate) const TICK_MS: u64 = 500;
+pub(crate) const TICK_MS: u64 = pages::decay::LOOK_MS;
 /// Least time between two searches for caches that are nearly free.
 const SEARCH_TICK_MS: u64 = 100;
 

@@ -88,6 +88,11 @@ pub(super) fn trim_named(name: &[u8]) -> Option<usize> {
 /// price of a system call for each free that empties a page. Pressure, limits and [`trim`] release
 /// memory whatever the choice.
 ///
+/// Free pages inside slabs in use go once no object of the slab was taken or freed for that time
+/// less half a second, and at least for half a second; with zero, within half a second. The
+/// background thread looks at slabs as often, so some stay twice as long. It alone releases them
+/// for their age.
+///
 /// Without a background thread (`USLAB_REAPER=0`, or less than 16 MiB of memory), the freeing
 /// thread bounds free memory instead: to 512 KiB, and as much as the program took again lately.
 /// Times below 20 ms count as 20. Any thread may call it; it neither allocates nor blocks.
@@ -117,12 +122,15 @@ pub fn set_decay(decay: Option<Duration>) {
 ///
 /// A huge page saves 511 page faults and most misses of the processor's address translation; a
 /// program of many objects runs faster on them. All of it is resident from the first touch on.
-/// Where a part of it becomes free, the kernel must split it to get that part back. The library
-/// does that last, and leaves a fortieth of what the process holds unless memory is wanted. Within
-/// an eighth of a limit ([`crate::set_limit`]) no memory gets huge pages.
+/// Where a part of it becomes free, the kernel must split it to get that part back. Unless memory
+/// is wanted, the library leaves free runs of pages in huge pages up to a fortieth of what the
+/// process holds, and single free pages inside slabs. Two or more free pages of a slab that rested
+/// go. Within an eighth of a limit ([`crate::set_limit`]) no memory gets huge pages.
 ///
-/// It changes nothing where the system's setting (`transparent_hugepage/enabled`) is `never`, or
-/// system pages are not 4 KiB. Any thread may call it; it neither allocates nor blocks.
+/// By default no memory gets them either where free memory cannot wait: without a background
+/// thread, with a decay of zero, or under a limit on addresses (`ulimit -v`). It changes nothing
+/// where the system's setting (`transparent_hugepage/enabled`) is `never`, or system pages are not
+/// 4 KiB. Any thread may call it; it neither allocates nor blocks.
 ///
 /// ```
 /// uslab::set_huge_pages(uslab::HugePages::Never);
@@ -323,12 +331,20 @@ pub(super) fn drain_sparse() {
     }
 }
 
+/// When [`trim_idle`] last walked the slabs in use.
+static WALKED_MS: AtomicU64 = AtomicU64::new(0);
+
 /// Trims idle memory; the background thread calls this twice a second. It flushes sheaves that no
 /// thread touched since the last call, releases empty slabs above their targets, and purges pages
 /// that were idle for the decay, inside slabs in use too. Of a cache that no thread used, it
 /// releases all empty slabs. Returns whether there was nothing to do, and nothing is left to do.
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
+    let now_ms = os::clock::coarse_ms();
+    let walks = pages::decay::is_walk_due(WALKED_MS.load(Relaxed), now_ms);
+    if walks {
+        WALKED_MS.store(now_ms, Relaxed);
+    }
     let rested = pages::rested();
     let mut ids = registry::ids().peekable();
     while ids.peek().is_some() {
@@ -353,7 +369,9 @@ pub(crate) fn trim_idle() -> bool {
         }
     }
     for id in registry::ids() {
-        purge_inside(id, |slabs, walk| slabs.purge_rested_part(walk));
+        if walks {
+            purge_inside(id, |slabs, walk| slabs.purge_rested_part(walk));
+        }
         let _registry = registry::lock();
         idle &= registry::cache(id).is_none_or(|core| core.cpu.slabs().is_steady());
     }

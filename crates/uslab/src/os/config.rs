@@ -117,10 +117,12 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "milliseconds, `-1` or `never`",
         default: "1000",
-        doc: "How long free memory stays before it returns to the system. `0`: it returns at once, at the \
-              price of a system call for each free that empties a page. `-1` or `never`: it returns under \
-              pressure, at limits and when it is asked for. `uslab::set_decay` and `uslab_set_decay_ms` \
-              override it.",
+        doc: "How long free memory stays before it returns to the system. Free pages inside slabs in use \
+              return once no object of the slab was taken or freed for that long less half a second, and at \
+              least for half a second. `0`: free memory returns at once, at the price of a system call for \
+              each free that empties a page, and that inside slabs within half a second. `-1` or `never`: it \
+              returns under pressure, at limits and when it is asked for. `uslab::set_decay` and \
+              `uslab_set_decay_ms` override it.",
         is_harmless: true,
     },
     Variable {
@@ -129,8 +131,10 @@ pub const VARIABLES: [Variable; 26] = [
         values: "`auto`, `never`, `always`",
         default: "`auto`: where a heap of more than 20 MiB grows and is dense",
         doc: "When huge pages back memory. `always`: from the first page on, and free memory returns in \
-              pieces of 2 MiB only, unless memory is short. Within an eighth of a limit no memory gets huge \
-              pages, and none does where the system's setting is `never`. `uslab::set_huge_pages` and \
+              pieces of 2 MiB only, unless memory is short. `auto` gives none where free memory cannot wait: \
+              with `USLAB_REAPER=0` or `USLAB_DECAY_MS=0`, and under a limit on addresses (`ulimit -v`, \
+              `ulimit -d`, strict overcommit). Within an eighth of a limit no memory gets huge pages, and \
+              none does where the system's setting is `never`. `uslab::set_huge_pages` and \
               `uslab_set_huge_pages` override it.",
         is_harmless: true,
     },

@@ -10,11 +10,12 @@ static IS_AVAILABLE: Answer = Answer::unknown();
 /// The system page that has huge pages of 2 MiB.
 const SMALL_BYTES: usize = 4096;
 
-/// Finds out, once, whether a range that is advised gets huge pages of 2 MiB.
+/// Whether a range that is advised gets huge pages of 2 MiB. The first call finds it out.
 ///
 /// Must not be called on the background thread: the program could take the descriptor for its own.
-pub fn learn() {
+pub fn learn() -> bool {
     IS_AVAILABLE.learn(|| super::memory::page_bytes() == SMALL_BYTES && is_enabled() && !is_disabled_here());
+    is_available()
 }
 
 /// Whether a range that is advised gets huge pages; false before [`learn`].

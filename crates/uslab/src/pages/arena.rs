@@ -10,7 +10,7 @@ use super::home::Home;
 use super::layout::{
     BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, STEP_BYTES, Table, choose,
 };
-use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT, huge};
+use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::os::memory::{self, Placed};
@@ -203,9 +203,6 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
     let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
     if bound > 0 {
         memory::learn_commit_mode();
-    }
-    if huge::may_be_wanted(bound * CHUNK_PAGES) {
-        os::huge::learn();
     }
     let wanted = if ARENA.is_populated.load(Relaxed) { least } else { wanted.max(least) };
     let mut placed = Placed::Refused;

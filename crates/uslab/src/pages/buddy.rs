@@ -95,6 +95,8 @@ pub(super) struct Buddy {
     pub revoked_chunks: usize,
     /// Pages in use.
     used_pages: usize,
+    /// Pages that were claimed of a run in several chunks; `used_pages` counts the run at its end.
+    claimed_pages: usize,
     /// Limits on the pages held, or [`NO_LIMIT`]. An allocation beyond `soft_pages` wakes the
     /// background thread; one beyond `hard_pages` fails.
     soft_pages: usize,
@@ -121,6 +123,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         collapsing: None,
         revoked_chunks: 0,
         used_pages: 0,
+        claimed_pages: 0,
         soft_pages: NO_LIMIT,
         hard_pages: NO_LIMIT,
         told: false,
@@ -135,12 +138,6 @@ static EMPTY_CHUNKS: AtomicUsize = AtomicUsize::new(0);
 /// Whether a wholly free chunk is mapped that could be unmapped. Takes no lock.
 pub(super) fn has_empty_chunk() -> bool {
     EMPTY_CHUNKS.load(Relaxed) > 0
-}
-
-/// How a part of a run in several chunks is filled: of one that ends within its chunk nothing is
-/// known, because the rest of the chunk may stay free.
-fn fill_of_part(pages: usize) -> Fill {
-    if pages == CHUNK_PAGES { Fill::Sparse } else { Fill::Unknown }
 }
 
 /// The level of a chunk with free pages.
@@ -272,13 +269,7 @@ impl Buddy {
                 Placed::Refused => return None,
             }
         };
-        let mut zero = 0;
-        let mut rest = pages;
-        for index in first..first + count {
-            let n = rest.min(CHUNK_PAGES);
-            zero += self.claim(index, 0, n, fill_of_part(n), Home::here());
-            rest -= n;
-        }
+        let zero = self.claim_parts(first * CHUNK_PAGES, first * CHUNK_PAGES + pages);
         self.note_long(first..first + count);
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
     }
@@ -426,6 +417,12 @@ impl Buddy {
     /// Whether `chunk` has dirty pages that a purge may take.
     fn is_purgeable(&self, chunk: &Chunk, locked: Locked) -> bool {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
+    }
+
+    /// Whether a purge of groups of `group` pages finds one in chunk `index`, which is committed.
+    pub fn has_to_purge(&self, index: usize, group: usize) -> bool {
+        // SAFETY: committed, and `&self` is the lock.
+        unsafe { &*arena::chunk(index) }.dirty_groups(group).iter().any(|&pages| pages != 0)
     }
 
     /// Returns the first chunk with dirty free pages, from `cursor` on and around the end. It skips

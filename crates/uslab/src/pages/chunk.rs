@@ -23,7 +23,7 @@ pub struct Chunk {
     /// Free pages.
     pub free: Map,
     /// Pages that were untouched since the system provided them, so that they read as zero. Exact
-    /// for free pages; an allocation leaves its bits unchanged.
+    /// for free pages; an allocation leaves its bits unchanged, for runs that come back untouched.
     pub zero: Map,
     /// Set bits of `free`.
     pub free_pages: u16,
@@ -69,8 +69,8 @@ pub enum Advice {
     Huge,
     /// As `Small`, after `Huge`: its huge page was split.
     Revoked,
-    /// Unknown: the kernel moved another mapping there.
-    Moved,
+    /// Unknown: the kernel moved another mapping there, or refused to change the advice.
+    Unknown,
 }
 
 /// The bits `[first, first + count)` of word `word`, both clipped to it.
@@ -147,11 +147,11 @@ impl Chunk {
         self.dirty_pages = self.free_pages;
     }
 
-    /// The chunk's huge page is about to be split. Its free pages have memory, so none of them
-    /// counts as known to be zero any more.
+    /// The chunk's huge page is about to be split. All of its pages have memory, so none counts as
+    /// known to be zero any more: neither free ones, nor those that come back untouched later.
     pub fn break_huge(&mut self) {
         if core::mem::take(&mut self.is_huge) {
-            self.zero.iter_mut().zip(&self.free).for_each(|(zero, free)| *zero &= !free);
+            self.zero = [0; WORDS];
         }
     }
 
@@ -195,7 +195,23 @@ impl Chunk {
         zero
     }
 
-    /// Undoes [`Chunk::claim`] for pages that were not touched since: `zero` still has their bits.
+    /// Whether one of the pages `[first, first + count)` is free.
+    fn has_free(&self, first: usize, count: usize) -> bool {
+        (first / 64..=(first + count - 1) / 64).any(|word| self.free[word] & mask(word, first, count) != 0)
+    }
+
+    /// As [`Chunk::unclaim`]. Returns false, with nothing changed, if one of the pages is free
+    /// already.
+    pub fn free_untouched(&mut self, first: usize, count: usize) -> bool {
+        let were_taken = !self.has_free(first, count);
+        if were_taken {
+            self.unclaim(first, count);
+        }
+        were_taken
+    }
+
+    /// Undoes [`Chunk::claim`] for pages that were not touched since: `zero` still has their bits,
+    /// unless the chunk had a huge page meanwhile, which gave them memory.
     pub fn unclaim(&mut self, first: usize, count: usize) {
         let mut dirty = 0;
         for word in first / 64..=(first + count - 1) / 64 {
@@ -213,16 +229,16 @@ impl Chunk {
     }
 
     /// Frees pages `[first, first + count)`. They count as dirty, or with `zero` as pages without
-    /// memory. Returns false, with nothing changed, if one of them is free already.
+    /// memory: no huge page backs them. Returns false, with nothing changed, if one of them is free
+    /// already.
     pub fn free(&mut self, first: usize, count: usize, zero: bool) -> bool {
-        let words = first / 64..=(first + count - 1) / 64;
-        if words.clone().any(|word| self.free[word] & mask(word, first, count) != 0) {
+        if self.has_free(first, count) {
             return false;
         }
         if zero {
             self.break_huge();
         }
-        for word in words {
+        for word in first / 64..=(first + count - 1) / 64 {
             let mask = mask(word, first, count);
             self.free[word] |= mask;
             if zero {
@@ -259,30 +275,34 @@ impl Chunk {
         true
     }
 
-    /// Takes free pages for a purge: each aligned group of `group` free pages with a dirty one
-    /// among them. It takes a word of 64 free pages as a whole if any of them is dirty. Returns the
-    /// pages taken. It breaks a huge page.
+    /// The free pages that a purge takes: each aligned group of `group` free pages with a dirty one
+    /// among them, and a word of 64 free pages as a whole if any of them is dirty.
+    pub fn dirty_groups(&self, group: usize) -> Map {
+        let order = group.trailing_zeros();
+        core::array::from_fn(|word| {
+            let free = self.free[word];
+            let dirty = self.dirty(word, free);
+            if free == u64::MAX && dirty != 0 {
+                return u64::MAX;
+            }
+            let (mut starts, mut taken) = (groups(free, order), 0);
+            while starts != 0 {
+                let whole = (u64::MAX >> (64 - group)) << starts.trailing_zeros();
+                starts &= starts - 1;
+                taken |= if dirty & whole != 0 { whole } else { 0 };
+            }
+            taken
+        })
+    }
+
+    /// Takes [`Chunk::dirty_groups`] for a purge, and returns them. It breaks a huge page.
     pub fn claim_dirty(&mut self, group: usize) -> Map {
         self.break_huge();
-        let order = group.trailing_zeros();
-        let mut taken = [0u64; WORDS];
-        for (i, place) in taken.iter_mut().enumerate() {
-            let mut starts = groups(self.free[i], order);
-            let dirty = self.free[i] & !self.zero[i];
-            while starts != 0 {
-                let at = starts.trailing_zeros();
-                starts &= starts - 1;
-                let whole = (u64::MAX >> (64 - group)) << at;
-                if dirty & whole != 0 {
-                    *place |= whole;
-                }
-            }
-            if self.free[i] == u64::MAX && dirty != 0 {
-                *place = u64::MAX;
-            }
-            self.dirty_pages -= (dirty & *place).count_ones() as u16;
-            self.free_pages -= place.count_ones() as u16;
-            self.free[i] &= !*place;
+        let taken = self.dirty_groups(group);
+        for (word, &pages) in taken.iter().enumerate() {
+            self.dirty_pages -= self.dirty(word, pages).count_ones() as u16;
+            self.free_pages -= pages.count_ones() as u16;
+            self.free[word] &= !pages;
         }
         taken
     }

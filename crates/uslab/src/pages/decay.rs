@@ -24,6 +24,8 @@ const DEFAULT_MS: u64 = 1000;
 /// Memory is never given back for its age.
 const NEVER: u64 = u64::MAX;
 const NOT_CHOSEN: u64 = u64::MAX - 1;
+/// Time between two looks of the background thread.
+pub const LOOK_MS: u64 = 500;
 /// A shorter decay counts as this one, so that the background thread does not spin.
 const MIN_MS: u64 = 20;
 /// Idle pages go by halves, but no fewer than these at a look: 512 MiB.
@@ -68,8 +70,20 @@ pub fn period_ms() -> Option<u64> {
     ms().filter(|&ms| ms > 0).map(|ms| ms.max(MIN_MS) / 2)
 }
 
+/// With a decay of `ms`, how long no object of a slab in use must be taken or freed before the
+/// slab's free pages go: by default the time between two looks.
+fn rest_ms(ms: u64) -> u64 {
+    if ms == 0 { 0 } else { ms.saturating_sub(LOOK_MS).max(LOOK_MS) }
+}
+
+/// Whether it is time for the next walk of the slabs in use, of which the last was at `walked_ms`.
+pub fn is_walk_due(walked_ms: u64, now_ms: u64) -> bool {
+    // Give or take the tick of a coarse clock.
+    ms().is_some_and(|ms| now_ms.saturating_sub(walked_ms) + LOOK_MS / 8 >= rest_ms(ms))
+}
+
 /// Whether free memory goes as soon as it is free.
-pub(super) fn is_at_once() -> bool {
+pub fn is_at_once() -> bool {
     DECAY_MS.load(Relaxed) == 0
 }
 
@@ -166,6 +180,13 @@ mod tests {
             window.begin_period(pages, 0);
         }
         window
+    }
+
+    #[test]
+    fn slabs_rest_for_a_look_at_least_and_a_look_less_than_a_longer_decay() {
+        let rests = [(0, 0), (20, 500), (1000, 500), (1200, 700), (10_000, 9500)];
+        assert!(rests.into_iter().all(|(ms, expected_ms)| rest_ms(ms) == expected_ms));
+        assert_eq!(rest_ms(DEFAULT_MS), LOOK_MS, "what is free for two looks goes by default");
     }
 
     #[test]

@@ -34,13 +34,3 @@ pub(super) fn mode() -> HugePages {
         _ => HugePages::Auto,
     }
 }
-
-/// Whether an arena of `pages` pages may get huge pages when it grows. A small program never pays
-/// for the question whether the system has them.
-pub(super) fn may_be_wanted(pages: usize) -> bool {
-    match mode() {
-        HugePages::Never => false,
-        HugePages::Always => true,
-        HugePages::Auto => pages >= MIN_USED_PAGES,
-    }
-}

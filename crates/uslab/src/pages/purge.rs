@@ -169,30 +169,27 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         // in one piece. Huge pages are split last.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let may_split = buddy.huge_pages > buddy.kept_huge_pages(locked);
-        let next = next.or_else(|| buddy.next_huge(locked).filter(|_| may_split));
+        let next = next.or_else(|| buddy.next_huge(locked, group).filter(|_| may_split));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
-        let stays_advised = buddy.is_whole(index) && !buddy.is_collapsing(index);
         let may_unmap = unmap && buddy.may_be_unmapped(index);
-        let must_revoke = !stays_advised && buddy.split(index);
-        let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
-            let before = chunk.dirty_pages;
-            let is_whole = may_unmap && chunk.is_whole();
-            let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
-            (taken, before - chunk.dirty_pages, is_whole)
-        });
-        buddy.policy.window.note_purged(usize::from(dirty));
-        if dirty == 0 && !is_whole {
-            if must_revoke {
-                buddy.take_back_split(index);
-            }
+        let goes_whole = may_unmap && buddy.is_whole(index);
+        if !goes_whole && !buddy.has_to_purge(index, group) {
             in_vain += 1;
             if in_vain >= MAX_MISSES && least_pages > 1 {
                 break;
             }
             continue;
         }
+        let stays_advised = buddy.is_whole(index) && !buddy.is_collapsing(index);
+        let must_revoke = !stays_advised && buddy.split(index);
+        let (taken, dirty) = buddy.with_chunk(index, |chunk| {
+            let before = chunk.dirty_pages;
+            let taken = if goes_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
+            (taken, before - chunk.dirty_pages)
+        });
+        buddy.policy.window.note_purged(usize::from(dirty));
         drop(buddy);
 
         if must_revoke {
@@ -201,7 +198,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let is_purged = purge_runs(index, &taken, locked);
         // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk
         // is mapped.
-        let is_unmapped = is_purged && is_whole && unsafe { arena::unmap_memory(index, 1) };
+        let is_unmapped = is_purged && goes_whole && unsafe { arena::unmap_memory(index, 1) };
 
         let mut buddy = buddy::lock();
         let period = buddy.policy.period;
@@ -222,7 +219,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             purged += usize::from(dirty) * PAGE_BYTES;
         }
         buddy.publish();
-        if is_whole && !is_unmapped {
+        if goes_whole && !is_unmapped {
             // A refusal to unmap (too many mappings) holds for the other chunks too: purge those,
             // and leave them mapped.
             (unmap, unmap_clean) = (false, false);
@@ -286,4 +283,33 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     let kept_bytes = if scattered == Scattered::Stay { BASE_PAGES * PAGE_BYTES } else { 0 };
     purge_groups(target_bytes, TOGETHER_PAGES, Locked::Go)
         + purge_to(target_bytes.max(kept_bytes), Locked::Go)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chunk::Chunk;
+    use super::super::{Fill, Temperature, alloc, free, purge_all};
+    use super::*;
+
+    #[test]
+    fn a_purge_of_groups_that_finds_none_leaves_the_huge_page() {
+        set_up!();
+        // In a child, which has one thread.
+        assert!(os::fork::holds_in_child(|| {
+            purge_all();
+            let run = alloc(CHUNK_PAGES, 9, Temperature::Cold, Fill::Sparse).expect("there is room");
+            let index = run.first.0 as usize / CHUNK_PAGES;
+            let is_huge = || {
+                let _buddy = buddy::lock();
+                // SAFETY: committed, under the lock.
+                unsafe { (*arena::chunk(index)).is_huge }
+            };
+            buddy::lock().with_chunk(index, Chunk::back_with_huge);
+            // So few that the frees purge none of them.
+            let freed = (0..BASE_PAGES).step_by(2);
+            freed.clone().for_each(|page| free(run.first.plus(page), 1, Temperature::Cold));
+            let in_vain = purge_groups(0, TOGETHER_PAGES, Locked::Go) == 0 && is_huge();
+            in_vain && purge_to(0, Locked::Go) == freed.len() * PAGE_BYTES && !is_huge()
+        }));
+    }
 }

@@ -7,7 +7,7 @@
 use super::arena::{self, PageIndex};
 use super::home::Home;
 use super::policy::{Locked, REFUSAL_MS};
-use super::{CHUNK_PAGES, Fill, PAGE_BYTES, buddy, cpu_pages, purge};
+use super::{CHUNK_PAGES, Fill, PAGE_BYTES, buddy, cpu_pages, decay, purge};
 use crate::os::numa::NumaPolicy;
 use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
@@ -45,10 +45,12 @@ pub fn free_sparse(first: PageIndex, order: u32, charged: u64) {
 /// When the system last refused to purge pages in use.
 static REFUSED_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether it is worth while to purge pages that rest: the system has not refused lately.
+/// Whether pages that rest may go, and it is worth while to purge them: the system has not refused
+/// lately.
 pub fn may_purge_rested() -> bool {
     let refused_ms = REFUSED_MS.load(Relaxed);
-    refused_ms == 0 || os::clock::coarse_ms().saturating_sub(refused_ms) >= REFUSAL_MS
+    decay::ms().is_some()
+        && (refused_ms == 0 || os::clock::coarse_ms().saturating_sub(refused_ms) >= REFUSAL_MS)
 }
 
 /// Whether `pages` free pages of a slab in use at `first`, which rest, should go although memory is

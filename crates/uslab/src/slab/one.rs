@@ -31,8 +31,11 @@ pub(super) enum List {
 /// "No slab" in links.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// In [`Head::seen`]: objects were taken from the slab since the last look. No slab has so many.
+pub(super) const TAKEN_FROM: u16 = u16::MAX;
+
 /// The start of a slab's descriptor. The lists' lock guards `list`, `seen`, `next` and
-/// `prev`.
+/// `prev`; a refill writes `seen` of slabs that it has moved to [`List::Taking`].
 #[repr(C)]
 pub(super) struct Head {
     /// Free objects; see `words` for why it is signed.
@@ -42,7 +45,7 @@ pub(super) struct Head {
     /// The node whose lists the slab belongs to. Threads read it without the lock, to find the
     /// lock.
     pub node: AtomicU8,
-    /// The free count, in its low bits, at the last look for pages that rest; see `resident`.
+    /// The free count at the last look for pages that rest, or [`TAKEN_FROM`]; see `resident`.
     pub seen: u16,
     /// The next slab of the list.
     pub next: u32,
@@ -112,6 +115,13 @@ impl Slab {
         slab_at(unsafe { (*self.head()).prev })
     }
 
+    /// Notes that objects are taken. The caller holds the lists' lock, or has moved the slab to
+    /// [`List::Taking`].
+    pub fn note_taken_from(self) {
+        // SAFETY: descriptors of committed pages are mapped for ever; the caller has the field.
+        unsafe { (*self.head()).seen = TAKEN_FROM };
+    }
+
     pub fn address(self) -> *mut u8 {
         pages::address_of(self.0)
     }
@@ -128,7 +138,7 @@ impl Slab {
             let head = self.head();
             (*head).list = List::None as u8;
             (*head).node.store(node as u8, Relaxed);
-            (*head).seen = 0;
+            (*head).seen = TAKEN_FROM;
             (*head).next = NONE;
             (*head).prev = NONE;
         }
@@ -148,9 +158,12 @@ impl Slab {
     /// Takes up to `out.len()` objects into the end of `out`, lowest address last. Returns how many
     /// it took, and the new free count. The caller holds the lists' lock, or has moved the slab to
     /// [`List::Taking`].
+    ///
+    /// Without a take, frees make the count another one. So a look for pages that rest sees both.
     pub fn take(self, geometry: &Geometry, out: &mut [*mut u8]) -> (usize, i32) {
         let mut at = out.len();
         let start = self.address() as usize;
+        self.note_taken_from();
         for (i, word) in self.words(geometry).iter().enumerate() {
             if at == 0 {
                 break;

@@ -69,6 +69,8 @@ pub struct Slabs {
     pub(super) charged: AtomicUsize,
     /// Slabs that [`Slabs::purge_rested_part`] found unchanged in a row.
     pub(super) steady_looks: AtomicU32,
+    /// The value of `frees` before the walks that found them so.
+    pub(super) steady_frees: AtomicU32,
     /// The value of `frees` before the last walk that found no free page inside a slab.
     pub(super) barren: AtomicU32,
     /// A line of counts for each CPU; none where [`Slabs::own`] counts.
@@ -135,6 +137,7 @@ impl Slabs {
             spare: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
             steady_looks: AtomicU32::new(0),
+            steady_frees: AtomicU32::new(0),
             barren: AtomicU32::new(0),
             tallies: tallies.as_ptr(),
             tally_count: tallies.len(),

@@ -320,6 +320,7 @@ impl Slabs {
                         if got < out.len() && is_free && pages & !resident == 0 {
                             words[index / 64].fetch_and(!bit, Acquire);
                             words::subtract(slab.count(), 1);
+                            slab.note_taken_from();
                             got += 1;
                             let place = out.len() - got;
                             out[place] = slab.address().wrapping_add(start);
@@ -388,13 +389,13 @@ impl Slabs {
             return false;
         }
         walk.visited += LOOKS_OF_PART;
-        walk.purged_bytes += self.visit_slabs(LOOKS_OF_PART, Locked::Go, |_, _| Verdict::Purge);
+        walk.purged_bytes += self.visit_slabs(0..LOOKS_OF_PART, Locked::Go, |_, _| Verdict::Purge);
         true
     }
 
-    /// Looks at the next [`LOOKS_OF_PART`] slabs, and purges the free pages of those whose free
-    /// count has not changed since the last such walk. Returns false once all slabs were visited,
-    /// or as many as one walk may visit.
+    /// Looks at the next [`LOOKS_OF_PART`] slabs, and purges the free pages of those that rested:
+    /// no object was taken or freed since the last such walk. With a decay of 0 none needs rest.
+    /// Returns false once all slabs were visited, or as many as one walk may visit.
     pub fn purge_rested_part(&self, walk: &mut Walk) -> bool {
         if !self.is_purgeable() || !pages::may_purge_rested() {
             return false;
@@ -402,13 +403,18 @@ impl Slabs {
         if walk.visited >= self.longest_list().min(MAX_LOOKS) {
             return false;
         }
-        walk.visited += LOOKS_OF_PART;
+        if self.steady_frees.swap(walk.frees, Relaxed) != walk.frees {
+            self.steady_looks.store(0, Relaxed);
+        }
+        let part = walk.visited..walk.visited + LOOKS_OF_PART;
+        walk.visited = part.end;
+        let needs_rest = !pages::decay::is_at_once();
         let (mut looks, mut changed) = (0, false);
-        let purged_bytes = self.visit_slabs(LOOKS_OF_PART, Locked::Stay, |slab, _| {
+        let purged_bytes = self.visit_slabs(part, Locked::Stay, |slab, _| {
             // SAFETY: the caller of this closure holds the lists' lock, which guards the field.
             let seen = unsafe { &mut (*slab.head()).seen };
             let count = slab.count().load(Relaxed) as u16;
-            let rests = core::mem::replace(seen, count) == count;
+            let rests = core::mem::replace(seen, count) == count || !needs_rest;
             looks += 1;
             changed |= !rests;
             if rests { Verdict::Purge } else { Verdict::Pass }
@@ -418,10 +424,14 @@ impl Slabs {
         true
     }
 
-    /// Whether the walks of [`Slabs::purge_rested_part`] have nothing more to do: no count changed,
-    /// and nothing was purged, since all slabs were visited.
+    /// Whether the walks of [`Slabs::purge_rested_part`] have nothing more to do: all slabs were
+    /// visited and had rested, nothing was purged, and no object was freed since.
     pub fn is_steady(&self) -> bool {
-        !self.is_purgeable() || !pages::may_purge_rested() || self.steady_looks.load(Relaxed) >= self.listed()
+        let is_settled = || {
+            self.steady_looks.load(Relaxed) >= self.listed()
+                && self.steady_frees.load(Relaxed) == self.frees()
+        };
+        !self.is_purgeable() || !pages::may_purge_rested() || is_settled()
     }
 
     /// Whether free pages of slabs in use may go.
@@ -449,7 +459,7 @@ impl Slabs {
         if self.free_bytes_inside() < MIN_FREE_BYTES {
             return 0;
         }
-        self.visit_slabs(MAX_LOOKS_OF_PASS, Locked::Go, |_, visit| match visit {
+        self.visit_slabs(0..MAX_LOOKS_OF_PASS, Locked::Go, |_, visit| match visit {
             Visit { purged_bytes, .. } if purged_bytes >= bytes => Verdict::Stop,
             Visit { is_serving: true, .. } => Verdict::Pass,
             _ => Verdict::Purge,
@@ -472,9 +482,17 @@ impl Slabs {
         self.is_steady()
     }
 
-    /// Looks at up to `most` slabs with free objects of each list and node, and purges free pages
-    /// as `judge` decides; returns the bytes. `judge` runs under the lists' lock.
-    fn visit_slabs(&self, most: u32, locked: Locked, mut judge: impl FnMut(Slab, Visit) -> Verdict) -> usize {
+    /// Looks at slabs with free objects of each list and node, and purges free pages as `judge`
+    /// decides; returns the bytes. `judge` runs under the lists' lock.
+    ///
+    /// Each visit moves the slab to the end of its list. Of each list, `part.start` slabs have been
+    /// visited and are not visited again; at most the other slabs of `part` are.
+    fn visit_slabs(
+        &self,
+        part: Range<u32>,
+        locked: Locked,
+        mut judge: impl FnMut(Slab, Visit) -> Verdict,
+    ) -> usize {
         if !self.is_purgeable() {
             return 0;
         }
@@ -482,8 +500,8 @@ impl Slabs {
         for node in self.nodes() {
             let serving = node.lock().serving();
             for list in LISTS_WITH_FREE {
-                let slabs = node.lock().slabs_in(list).min(most);
-                for _ in 0..slabs {
+                let slabs = node.lock().slabs_in(list);
+                for _ in part.start.min(slabs)..part.end.min(slabs) {
                     let mut lists = node.lock();
                     let Some(slab) = lists.first(list) else { break };
                     let verdict = judge(slab, Visit { is_serving: serving == Some(slab), purged_bytes });

@@ -48,8 +48,9 @@ impl Buddy {
         (count, zero)
     }
 
-    /// Takes runs of `2^order` pages back; bit `n` of `zero` says that run `n` reads as zero.
-    /// False, with some not taken back, if part of one is free already.
+    /// Takes runs of `2^order` pages back; bit `n` of `zero` says that run `n` came from
+    /// [`Buddy::alloc_batch`] as zero, and was not touched since. False, with some not taken back,
+    /// if part of one is free already.
     pub fn free_batch(&mut self, order: u32, runs: &[u32], zero: u32) -> bool {
         let pages = 1 << order;
         let chunk_of = |first: u32| first as usize / CHUNK_PAGES;
@@ -57,7 +58,13 @@ impl Buddy {
         for group in runs.chunk_by(|&a, &b| chunk_of(a) == chunk_of(b)) {
             let ok = self.with_chunk(chunk_of(group[0]), |chunk| {
                 group.iter().enumerate().all(|(n, &first)| {
-                    chunk.free(first as usize % CHUNK_PAGES, pages, zero >> (at + n) & 1 != 0)
+                    let first = first as usize % CHUNK_PAGES;
+                    let is_untouched = zero >> (at + n) & 1 != 0;
+                    if is_untouched {
+                        chunk.free_untouched(first, pages)
+                    } else {
+                        chunk.free(first, pages, false)
+                    }
                 })
             });
             if !ok {

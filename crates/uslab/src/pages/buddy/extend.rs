@@ -1,10 +1,11 @@
-//! Runs that grow where they stand: the pages behind them, if all of these are free.
+//! Runs in several chunks, and runs that grow where they stand: they take the pages behind them, if
+//! all of these are free.
 
-use super::{Buddy, MAX_GROW, fill_of_part};
+use super::{Buddy, MAX_GROW};
 use crate::os::memory::Placed;
 use crate::pages::arena::{self, PageIndex};
 use crate::pages::home::Home;
-use crate::pages::{CHUNK_PAGES, Run};
+use crate::pages::{CHUNK_PAGES, Fill, Run};
 
 /// The parts of the pages `start` to `end` in each chunk: its index, the first page and how many.
 fn parts(start: usize, end: usize) -> impl Iterator<Item = (usize, usize, usize)> {
@@ -24,7 +25,26 @@ fn are_free(start: usize, end: usize) -> bool {
     parts(start, end).all(|(index, first, count)| unsafe { (*arena::chunk(index)).is_free(first, count) })
 }
 
+/// How a part of a run in several chunks is filled: of one that ends within its chunk nothing is
+/// known, because the rest of the chunk may stay free.
+fn fill_of_part(pages: usize) -> Fill {
+    if pages == CHUNK_PAGES { Fill::Sparse } else { Fill::Unknown }
+}
+
 impl Buddy {
+    /// Takes the pages `start` to `end`, which are free and mapped. Returns how many of them are
+    /// known to be zero.
+    pub(super) fn claim_parts(&mut self, start: usize, end: usize) -> usize {
+        let mut zero = 0;
+        for (index, first, count) in parts(start, end) {
+            zero += self.claim(index, first, count, fill_of_part(count), Home::here());
+            // Whether the next chunk may get a huge page depends on what the limits leave then.
+            self.claimed_pages += count;
+        }
+        self.claimed_pages = 0;
+        zero
+    }
+
     /// Takes the `pages` pages from `first` on; returns whether it did. It fails if some are not
     /// free, cannot be mapped, or would exceed the hard limit. Where they reach beyond the arena,
     /// the arena grows.
@@ -41,9 +61,7 @@ impl Buddy {
         if self.map_again(low, high - low) != Placed::Mapped {
             return false;
         }
-        let zero: usize = parts(start, end)
-            .map(|(index, first, count)| self.claim(index, first, count, fill_of_part(count), Home::here()))
-            .sum();
+        let zero = self.claim_parts(start, end);
         self.note_long((start - 1) / CHUNK_PAGES..high);
         self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }

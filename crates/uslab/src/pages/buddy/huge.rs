@@ -30,7 +30,7 @@ impl Buddy {
         let is_advised = match chunk.advice {
             Advice::Small | Advice::Revoked => !is_wanted,
             Advice::Huge => is_wanted,
-            Advice::Moved => false,
+            Advice::Unknown => false,
         };
         if !is_advised {
             let start = arena::address_of_chunk(index);
@@ -54,12 +54,14 @@ impl Buddy {
     fn wants_huge(&mut self, fill: Fill) -> bool {
         match huge::mode() {
             HugePages::Never => false,
-            _ if !os::huge::is_available() || arena::is_populated() => false,
-            HugePages::Always => self.has_room_for_huge(),
+            _ if arena::is_populated() => false,
+            HugePages::Always => self.has_room_for_huge() && os::huge::learn(),
             HugePages::Auto => {
-                // Where free memory cannot wait, it would be split off soon.
-                !bound::is_bounded()
-                    && self.used_pages >= huge::MIN_USED_PAGES
+                // Where free memory cannot wait, a huge page would be split soon. A small program
+                // never pays for the question whether the system has them.
+                self.used_pages >= huge::MIN_USED_PAGES
+                    && !bound::is_bounded()
+                    && os::huge::learn()
                     && self.dirty_pages <= self.used_pages / 8
                     && self.has_room_for_huge()
                     && match fill {
@@ -76,7 +78,7 @@ impl Buddy {
     /// Whether another huge page is far enough from the limits.
     pub(super) fn has_room_for_huge(&self) -> bool {
         let limit = self.soft_pages.min(self.hard_pages);
-        self.held_pages() + CHUNK_PAGES <= limit - limit / 8
+        self.held_pages() + self.claimed_pages + CHUNK_PAGES <= limit - limit / 8
     }
 
     pub fn set_advice(&mut self, chunk: &mut Chunk, advice: Advice) {
@@ -92,27 +94,28 @@ impl Buddy {
         self.with_chunk(index, Chunk::break_huge);
         // SAFETY: committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
-        let must_revoke = chunk.advice == Advice::Huge && self.revoked_chunks < MAX_REVOKED;
+        let may_be_huge = match chunk.advice {
+            Advice::Huge => true,
+            Advice::Unknown => os::huge::is_available(),
+            Advice::Small | Advice::Revoked => false,
+        };
+        let must_revoke = may_be_huge && self.revoked_chunks < MAX_REVOKED;
         if must_revoke {
             self.set_advice(chunk, Advice::Revoked);
         }
         must_revoke
     }
 
-    /// Undoes what [`Buddy::split`] did to the advice: nothing of the chunk was purged, or the
-    /// kernel refused to hear of it.
-    pub fn take_back_split(&mut self, index: usize) {
-        // SAFETY: committed, and `&mut self` is the lock.
-        self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Huge);
+    /// The advice of a chunk is unknown from now on.
+    fn note_unknown(&mut self, index: usize) {
+        // SAFETY: callers pass committed indices; `&mut self` is the lock.
+        self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Unknown);
     }
 
     /// Notes that the kernel moved a mapping onto the chunks of a run, and its advice with it.
     pub fn note_moved(&mut self, first: PageIndex, pages: usize) {
         let (first, last) = (first.0 as usize, first.0 as usize + pages - 1);
-        for index in first / CHUNK_PAGES..=last / CHUNK_PAGES {
-            // SAFETY: committed, and `&mut self` is the lock.
-            self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Moved);
-        }
+        (first / CHUNK_PAGES..=last / CHUNK_PAGES).for_each(|index| self.note_unknown(index));
     }
 
     /// Pages that may stay in chunks that huge pages back.
@@ -134,13 +137,16 @@ impl Buddy {
         !is_huge || pages > MAX_KEPT_OF_SLAB && !keeps_more
     }
 
-    /// Returns the emptiest chunk with pages in use that a huge page backs and that has pages to
-    /// purge.
-    pub fn next_huge(&self, locked: Locked) -> Option<usize> {
+    /// Returns the emptiest chunk with pages in use that a huge page backs, and of which a purge of
+    /// groups of `group` pages takes some.
+    pub fn next_huge(&self, locked: Locked, group: usize) -> Option<usize> {
         const _: () = assert!(PINNED_LEVEL < EMPTY_LEVEL);
         // SAFETY: listed chunks are committed, and `&self` is the lock.
         let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
-        let heads = |level| self.all_lists().flat_map(move |lists| lists.heads[level]);
+        // All free pages of these chunks are dirty, so their lists tell which have a group.
+        let least = group.trailing_zeros() as usize;
+        let heads =
+            |level: usize| self.all_lists().flat_map(move |lists| lists.heads[level].into_iter().skip(least));
         (0..PINNED_LEVEL).rev().flat_map(heads).find_map(|head| {
             core::iter::successors((head != NONE).then_some(head), |&index| {
                 let next = at(index).next;
@@ -153,11 +159,12 @@ impl Buddy {
 }
 
 /// Tells the kernel that chunk `index` is not to be backed by a huge page any more. Without that, a
-/// kernel thread would give it one again, with memory for each page that was purged.
+/// kernel thread would give it one again, with memory for each page that was purged. Where the
+/// kernel refuses, the chunk's next first touch advises it anew.
 pub fn revoke(index: usize) {
     // SAFETY: the caller holds a page of the chunk, which is therefore mapped.
     let is_followed = unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) };
     if !is_followed {
-        super::lock().take_back_split(index);
+        super::lock().note_unknown(index);
     }
 }

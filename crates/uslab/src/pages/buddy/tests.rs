@@ -200,6 +200,31 @@ fn a_batch_that_came_zero_is_zero_again() {
 }
 
 #[test]
+fn a_batch_that_comes_back_untouched_counts_the_memory_of_a_huge_page() {
+    set_up!();
+    let mut buddy = lock();
+    let grown = arena::grow(1, 1).expect("there is room");
+    // SAFETY: committed, and this test changes it under the lock.
+    let chunk = || unsafe { &mut *arena::chunk(grown.first) };
+    chunk().reset_free();
+    chunk().back_with_huge();
+    chunk().claim(0, 8);
+    buddy.link(grown.first);
+    buddy.used_pages += 8;
+    let first = (grown.first * CHUNK_PAGES) as u32;
+    assert!(buddy.free_batch(1, &[first], 1));
+    assert!(chunk().is_huge && chunk().dirty_pages == 506, "the huge page backs the run");
+    assert!(!buddy.free_batch(1, &[first], 1), "what is free cannot come back");
+    assert!(buddy.check().is_ok());
+    // The huge page is split while the batch is away: its memory stays.
+    buddy.with_chunk(grown.first, Chunk::break_huge);
+    assert!(buddy.free_batch(1, &[first + 2], 1));
+    assert_eq!(chunk().dirty_pages, 508);
+    assert!(buddy.free(PageIndex(first + 4), 4, false));
+    assert!(buddy.check().is_ok());
+}
+
+#[test]
 fn near_a_limit_there_is_no_batch() {
     set_up!();
     let mut buddy = lock();

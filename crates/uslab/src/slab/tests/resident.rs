@@ -102,6 +102,67 @@ fn pages_rest_between_two_looks_before_they_go() {
 }
 
 #[test]
+fn the_decay_decides_whether_pages_need_rest_and_whether_they_go() {
+    let (slabs, _) = slabs_of_order(4, 512, None);
+    let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+    fill(&objects, 512);
+    free(slabs, &objects[16..]);
+    let before = charged(slabs);
+    // In a child, which has a decay of its own.
+    assert!(os::fork::holds_in_child(|| {
+        crate::pages::decay::set_ms(None);
+        let stays = (0..3).all(|_| slabs.purge_rested() && charged(slabs) == before);
+        crate::pages::decay::set_ms(Some(0));
+        stays && !slabs.purge_rested() && charged(slabs) == 2
+    }));
+    free(slabs, &objects[..16]);
+    slabs.shrink();
+}
+
+#[test]
+fn pages_of_a_slab_that_served_between_two_looks_stay() {
+    let (slabs, _) = slabs_of_order(4, 512, None);
+    let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+    fill(&objects, 512);
+    free(slabs, &objects[16..]);
+    let before = charged(slabs);
+    for _ in 0..3 {
+        slabs.purge_rested();
+        // A burst that leaves the count as it was.
+        let burst = take(slabs, 50);
+        free(slabs, &burst);
+        assert!(!slabs.is_steady());
+        assert_eq!(charged(slabs), before);
+    }
+    slabs.purge_rested();
+    slabs.purge_rested();
+    assert_eq!(charged(slabs), 2);
+    free(slabs, &objects[..16]);
+    slabs.shrink();
+}
+
+#[test]
+fn a_walk_looks_at_each_slab_once() {
+    // More than a part of a walk visits, in one list, and a few in another.
+    let (slabs, _) = slabs_of_order(4, 4096, None);
+    let (in_slab, all) = (slabs.geometry().objects, 100 * slabs.geometry().objects);
+    let objects = take(slabs, all);
+    fill(&objects, 4096);
+    let is_kept = |index: usize| index % in_slab < if index < 10 * in_slab { 1 } else { in_slab / 2 };
+    let (kept, freed): (Vec<_>, Vec<_>) = objects.iter().enumerate().partition(|&(index, _)| is_kept(index));
+    let of = |part: Vec<(usize, &*mut u8)>| part.into_iter().map(|(_, &object)| object).collect::<Vec<_>>();
+    let (kept, freed) = (of(kept), of(freed));
+    free(slabs, &freed);
+    let before = charged(slabs);
+    slabs.purge_rested();
+    assert_eq!(charged(slabs), before, "the first look only notes what it sees");
+    slabs.purge_rested();
+    assert_eq!(charged(slabs), kept.len());
+    free(slabs, &kept);
+    slabs.shrink();
+}
+
+#[test]
 fn a_pass_spares_the_slab_that_serves_next() {
     let (slabs, _) = slabs_of_order(4, 512, None);
     let objects: Vec<_> = take(slabs, 3 * slabs.geometry().objects).into_iter().rev().collect();
