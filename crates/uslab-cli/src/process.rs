@@ -234,7 +234,14 @@ pub mod tests {
                     child => break child.expect("started"),
                 }
             };
-            Strange { child, _folder: folder }
+            let strange = Strange { child, _folder: folder };
+            // The kernel lets the parent go on before it maps the program.
+            while !fs::read(format!("/proc/{}/maps", strange.pid()))
+                .expect("maps")
+                .windows(5)
+                .any(|part| part == b"sl\xffp\n")
+            {}
+            strange
         }
 
         pub fn pid(&self) -> i32 {
