@@ -24,8 +24,8 @@ const PROCESS: [(&str, &str); 5] = [
     ("metadata_bytes", "metadata"),
 ];
 
-/// A larger file is not what `uslab top` prints. One cache takes up to 1.7 KiB there, so all that can
-/// be take up to 110 MiB.
+/// A larger file is not what `uslab top` prints. One cache takes up to 1.7 KiB there, so all that
+/// can be take up to 110 MiB.
 const MAX_BYTES: u64 = 128 << 20;
 
 /// The figures of all caches of one name and size.

@@ -63,9 +63,9 @@ impl Budget {
     }
 }
 
-/// The fields of a protobuf message: the number of each, and its bytes if it is a text, a message or
-/// a list. A decoder makes a structure of each message that it meets, of dozens of bytes for two of
-/// the file, so the fields are counted first. `None` ends a message that is damaged.
+/// The fields of a protobuf message: the number of each, and its bytes if it is a text, a message
+/// or a list. A decoder makes a structure of each message that it meets, of dozens of bytes for two
+/// of the file, so the fields are counted first. `None` ends a message that is damaged.
 pub struct Fields<'a> {
     rest: &'a [u8],
 }

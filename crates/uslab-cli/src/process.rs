@@ -31,8 +31,8 @@ pub fn runs(pid: i32) -> bool {
     !matches!(state, Some('Z' | 'X'))
 }
 
-/// A text of the kernel's. The names of files and threads in it may be any bytes: those that are not
-/// UTF-8 are replaced.
+/// A text of the kernel's. The names of files and threads in it may be any bytes: those that are
+/// not UTF-8 are replaced.
 pub fn kernel_text(file: impl AsRef<Path>) -> io::Result<String> {
     let text = String::from_utf8(fs::read(file)?);
     Ok(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))

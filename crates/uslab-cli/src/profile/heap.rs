@@ -167,8 +167,8 @@ impl Heap {
     }
 
     /// The allocator's functions at the beginning of stacks, except those that are called elsewhere
-    /// too: pprof drops everything below a name in its list. `matched` is the part of a name that it
-    /// compares.
+    /// too: pprof drops everything below a name in its list. `matched` is the part of a name that
+    /// it compares.
     pub fn own_functions(&self, matched: fn(&str) -> &str) -> Vec<String> {
         let mut own: BTreeMap<String, bool> = BTreeMap::new();
         for site in &self.sites {

@@ -298,7 +298,7 @@ pub fn decode(file: impl Read) -> io::Result<Heap> {
     let profile = proto::Profile::decode(&bytes[..]).map_err(|error| invalid(&error.to_string()))?;
     let text = |index: i64| {
         let found = usize::try_from(index).ok().and_then(|index| profile.string_table.get(index));
-        // Neither a long text nor one that many messages name may cost more than what is kept of it.
+        // Neither a long text nor one that many messages name costs more than what is kept of it.
         let Some(found) = found.filter(|_| !budget.is_exceeded()) else { return String::new() };
         let cut: String = found.chars().take(MAX_LETTERS).collect();
         let shown = printable(&cut);

@@ -183,8 +183,8 @@ impl Cache {
     }
 
     /// Whether the counters, which were loaded one by one, contradict each other: more objects are
-    /// free than there are, or fewer than none. Each counter lags by itself, so one below zero means
-    /// that another has counted what it has not.
+    /// free than there are, or fewer than none. Each counter lags by itself, so one below zero
+    /// means that another has counted what it has not.
     pub fn is_torn(&self) -> bool {
         self.is_below_zero || self.slab_free.saturating_add(self.sheaf_free) > self.total_objects()
     }
