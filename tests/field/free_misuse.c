@@ -54,7 +54,8 @@ static void twice(char *object, const char *cache)
 static void inside(char *object, size_t offset, const char *cache)
 {
     char what[100];
-    snprintf(what, sizeof what, "it lies %zu bytes inside object %p of", offset, (void *)object);
+    snprintf(what, sizeof what, "it lies %zu byte%s inside object %p of", offset, offset == 1 ? "" : "s",
+             (void *)object);
     owe(object + offset, what, cache);
 }
 

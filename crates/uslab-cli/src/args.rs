@@ -379,7 +379,7 @@ pub struct Metrics {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Write the file again every so many SECONDS until interrupted
+    /// Write the file again every so many SECONDS, until interrupted or the last PID has ended
     #[arg(long, value_name = "SECONDS", requires = "output", value_parser = clap::value_parser!(u64).range(1..))]
     pub every: Option<u64>,
 

@@ -24,8 +24,9 @@ const PROCESS: [(&str, &str); 5] = [
     ("metadata_bytes", "metadata"),
 ];
 
-/// A larger file is not what `uslab info` prints, which takes 5 MiB for all caches that can be.
-const MAX_BYTES: u64 = 32 << 20;
+/// A larger file is not what `uslab top` prints. One cache takes up to 1.7 KiB there, so all that
+/// can be take up to 110 MiB.
+const MAX_BYTES: u64 = 128 << 20;
 
 /// The figures of all caches of one name and size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +122,7 @@ fn change(now: i64, then: i64) -> String {
 mod tests {
     use super::*;
     use crate::json;
+    use crate::layout::{MAX_RECORDS, STATE_LIVE};
     use crate::snapshot::tests::Image;
 
     fn values() -> (Value, Value) {
@@ -150,6 +152,26 @@ malloc-1024                         1024      -32 KiB          -32          -32
 ";
         assert_eq!(text(&before, &after), expected);
         assert!(text(&before, &before).ends_with("no cache changed\n"));
+    }
+
+    #[test]
+    fn a_file_of_as_many_caches_as_there_can_be_is_read() {
+        let mut image = Image::sample();
+        let (first, end) = (image.base(0), image.base(1));
+        image.0[first..end].fill(0xff);
+        image.0[first..first + 4].copy_from_slice(&STATE_LIVE.to_ne_bytes());
+        let mut snapshot = image.parse().expect("whole");
+        snapshot.caches.truncate(1);
+        let cache = &mut snapshot.caches[0];
+        (cache.slabs, cache.partial_slabs, cache.empty_slabs) = (u64::MAX, u64::MAX, u64::MAX);
+        (cache.slab_free, cache.sheaf_free) = (u64::MAX, u64::MAX);
+        let with = json::process(&snapshot, "x").len();
+        snapshot.caches.clear();
+        // `uslab top` adds four rates.
+        let rates = 16 + 4 * "        \"net_objects_per_s\": -1.7976931348623157e308,\n".len();
+        let of_cache = (with - json::process(&snapshot, "x").len() + rates) as u64;
+        assert!((1200..1740).contains(&of_cache), "{of_cache}");
+        assert!(of_cache * MAX_RECORDS as u64 + (1 << 20) <= MAX_BYTES);
     }
 
     #[test]

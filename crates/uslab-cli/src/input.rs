@@ -63,6 +63,61 @@ impl Budget {
     }
 }
 
+/// The fields of a protobuf message: the number of each, and its bytes if it is a text, a message
+/// or a list. A decoder makes a structure of each message that it meets, of dozens of bytes for two
+/// of the file, so the fields are counted first. `None` ends a message that is damaged.
+pub struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub fn of(message: &'a [u8]) -> Fields<'a> {
+        Fields { rest: message }
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for place in 0..10 {
+            let (&byte, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            value |= u64::from(byte & 0x7f) << (7 * place);
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn field(&mut self) -> Option<(u64, &'a [u8])> {
+        let key = self.number()?;
+        let (skipped, is_shown) = match key & 7 {
+            0 => self.number().map(|_| (0, false))?,
+            1 => (8, false),
+            2 => (usize::try_from(self.number()?).ok()?, true),
+            5 => (4, false),
+            _ => return None,
+        };
+        let (part, rest) = self.rest.split_at_checked(skipped)?;
+        self.rest = rest;
+        Some((key >> 3, if is_shown { part } else { &[] }))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Option<(u64, &'a [u8])>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_none() {
+            self.rest = &[];
+        }
+        Some(field)
+    }
+}
+
 /// A plain file that was identified, and not yet opened: its path leads to it for as long as this
 /// lives.
 #[derive(Debug)]

@@ -18,21 +18,25 @@ pub fn process(snapshot: &Snapshot, command: &str) -> String {
     pretty(&whole(snapshot, command))
 }
 
-/// [`process`] with what is derived from several looks; `rates` returns those of a cache.
-pub fn watched(
-    snapshot: &Snapshot,
-    command: &str,
-    parts: &Parts,
-    verdict: &Verdict,
-    event: Option<&str>,
-    rates: &dyn Fn(u32) -> Value,
-) -> String {
+/// What is derived from several looks at a process.
+pub struct Derived<'a> {
+    pub parts: &'a Parts,
+    pub verdict: &'a Verdict,
+    pub event: Option<&'a str>,
+    pub fork_children: &'a [i32],
+    /// Those of a cache, by its id.
+    pub rates: &'a dyn Fn(u32) -> Value,
+}
+
+/// [`process`] with what is derived from several looks.
+pub fn watched(snapshot: &Snapshot, command: &str, derived: &Derived) -> String {
     let mut value = whole(snapshot, command);
-    value["parts"] = json!(parts);
-    value["verdict"] = json!(verdict);
-    value["event"] = event.into();
+    value["parts"] = json!(derived.parts);
+    value["verdict"] = json!(derived.verdict);
+    value["event"] = derived.event.into();
+    value["fork_children"] = json!(derived.fork_children);
     for (figures, cache) in value["caches"].as_array_mut().into_iter().flatten().zip(&snapshot.caches) {
-        figures["rates"] = rates(cache.id);
+        figures["rates"] = (derived.rates)(cache.id);
     }
     pretty(&value)
 }
@@ -68,6 +72,7 @@ fn figures(cache: &Cache) -> Value {
     value["active_objects"] = cache.active_objects().into();
     value["total_objects"] = cache.total_objects().into();
     value["slab_bytes"] = cache.slab_bytes().into();
+    value["is_torn"] = cache.is_torn().into();
     value
 }
 
@@ -91,7 +96,7 @@ mod tests {
         assert_eq!((&cache["name"], &cache["active_objects"]), (&json!("malloc-64"), &json!(72_900)));
         assert_eq!(value["caches"].as_array().map(Vec::len), Some(5));
         let names = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(cache).len(), 27, "{:?}", names(cache));
+        assert_eq!(names(cache).len(), 28, "{:?}", names(cache));
         assert_eq!(names(&value).len(), 29, "{:?}", names(&value));
     }
 

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -26,10 +26,16 @@ pub fn alive(pid: i32) -> bool {
 
 /// Whether the process exists and has not ended.
 pub fn runs(pid: i32) -> bool {
-    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return alive(pid) };
-    let stat = String::from_utf8_lossy(&stat);
+    let Ok(stat) = kernel_text(format!("/proc/{pid}/stat")) else { return alive(pid) };
     let state = stat.rsplit_once(") ").and_then(|(_, after_name)| after_name.chars().next());
     !matches!(state, Some('Z' | 'X'))
+}
+
+/// A text of the kernel's. The names of files and threads in it may be any bytes: those that are
+/// not UTF-8 are replaced.
+pub fn kernel_text(file: impl AsRef<Path>) -> io::Result<String> {
+    let text = String::from_utf8(fs::read(file)?);
+    Ok(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// The number of its threads, as far as the kernel tells.
@@ -41,8 +47,8 @@ pub fn threads(pid: i32) -> Option<u32> {
 
 /// The process's name as the kernel has it (at most 15 bytes), made safe to print.
 pub fn command_name(pid: i32) -> Option<String> {
-    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(printable(String::from_utf8_lossy(&name).trim_end_matches('\n')))
+    let name = kernel_text(format!("/proc/{pid}/comm")).ok()?;
+    Some(printable(name.trim_end_matches('\n')))
 }
 
 /// The process in words: `process 17 (sleep)`.
@@ -56,8 +62,7 @@ pub fn described(pid: i32) -> String {
 /// Whether the process has a thread of this name; `None` if that is not known.
 pub fn has_thread(pid: i32, name: &str) -> Option<bool> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let mut names =
-        threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    let mut names = threads.flatten().filter_map(|thread| kernel_text(thread.path().join("comm")).ok());
     Some(names.any(|found| found.trim_end() == name))
 }
 
@@ -70,7 +75,7 @@ pub fn boot_ns() -> u64 {
 /// The effective user of the process. The owner of /proc/PID is not it for processes that may not
 /// be dumped.
 pub fn owner(pid: i32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = kernel_text(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
@@ -78,7 +83,7 @@ pub fn owner(pid: i32) -> Option<u32> {
 /// The process's id in its own pid namespace, which names its snapshot; the same id unless the
 /// process is in a container.
 pub fn inner_pid(pid: i32) -> i32 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = kernel_text(format!("/proc/{pid}/status")).unwrap_or_default();
     innermost(&status).unwrap_or(pid)
 }
 
@@ -110,6 +115,38 @@ pub fn has_other_mounts(pid: i32) -> bool {
     of(&pid.to_string()).zip(of("self")).is_some_and(|(theirs, ours)| theirs != ours)
 }
 
+/// What the kernel told the program at its start, random bytes' addresses included: it differs
+/// from one exec to the next, and a fork child has its parent's.
+pub fn auxiliary_vector(pid: i32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/auxv")).ok().filter(|bytes| !bytes.is_empty())
+}
+
+/// Children that were forked and run the program of their parent, as far as the kernel tells: those
+/// of the first [`MAX_THREADS`] threads, and the first [`MAX_CHILDREN`] of them.
+pub fn fork_children(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.take(MAX_THREADS).filter_map(|task| kernel_text(task.path().join("children")).ok());
+    let children: Vec<i32> = lists
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .take(MAX_CHILDREN)
+        .collect();
+    if children.is_empty() {
+        return children;
+    }
+    let Some(own) = auxiliary_vector(pid) else { return Vec::new() };
+    children.into_iter().filter(|&child| auxiliary_vector(child).as_ref() == Some(&own)).collect()
+}
+
+const MAX_THREADS: usize = 64;
+const MAX_CHILDREN: usize = 64;
+
+/// Processes in words: the ids of the first few, and how many more there are.
+pub fn first_of(pids: &[i32]) -> String {
+    let (shown, more) = pids.split_at(pids.len().min(3));
+    let shown = shown.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+    if more.is_empty() { shown } else { format!("{shown} and {} more", more.len()) }
+}
+
 /// All processes that run.
 pub fn all() -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -119,8 +156,7 @@ pub fn all() -> Vec<i32> {
 /// `CLOCK_BOOTTIME` when the process began, in nanoseconds, rounded down to the kernel's tick. exec
 /// does not change it.
 pub fn start_ns(pid: i32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let ticks = start_ticks(&String::from_utf8_lossy(&stat))?;
+    let ticks = start_ticks(&kernel_text(format!("/proc/{pid}/stat")).ok()?)?;
     let ticks_per_s = u64::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok()?;
     ticks.checked_mul(NS_PER_S / ticks_per_s.max(1))
 }
@@ -155,7 +191,7 @@ pub fn ignored_signals() -> u64 {
 }
 
 fn own_status(field: &str) -> Option<String> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let status = kernel_text("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix(field)).map(|value| value.trim().to_owned())
 }
 
@@ -173,8 +209,62 @@ pub fn printable(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::{Child, Command};
+
     use super::*;
+
+    /// A process whose name, and that of its program's file, is not UTF-8.
+    pub struct Strange {
+        child: Child,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Strange {
+        pub fn start() -> Strange {
+            let folder = tempfile::tempdir().expect("a folder");
+            let program = folder.path().join(OsStr::from_bytes(b"sl\xffp"));
+            fs::copy("/bin/sleep", &program).expect("copied");
+            let child = loop {
+                match Command::new(&program).arg("60").spawn() {
+                    // A test on another thread forked while this one wrote the program.
+                    Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {}
+                    child => break child.expect("started"),
+                }
+            };
+            let strange = Strange { child, _folder: folder };
+            // The kernel lets the parent go on before it maps the program.
+            while !fs::read(format!("/proc/{}/maps", strange.pid()))
+                .expect("maps")
+                .windows(5)
+                .any(|part| part == b"sl\xffp\n")
+            {}
+            strange
+        }
+
+        pub fn pid(&self) -> i32 {
+            self.child.id() as i32
+        }
+    }
+
+    impl Drop for Strange {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf8_hides_nothing() {
+        let strange = Strange::start();
+        let pid = strange.pid();
+        assert_eq!(owner(pid), Some(nix::unistd::geteuid().as_raw()));
+        assert_eq!((inner_pid(pid), command_name(pid).as_deref()), (pid, Some("sl\u{fffd}p")));
+        assert_eq!(has_thread(pid, "sl\u{fffd}p"), Some(true));
+        assert!(runs(pid) && start_ns(pid).is_some());
+    }
 
     #[test]
     fn this_process_is_alive_and_began_before_now() {
@@ -211,6 +301,19 @@ mod tests {
         assert!(!alive(i32::MAX) && !runs(i32::MAX));
         assert_eq!(owner(i32::MAX), None);
         assert_eq!(start_ns(i32::MAX), None);
+    }
+
+    #[test]
+    fn a_child_that_executed_a_program_is_no_fork_child() {
+        let _strange = Strange::start();
+        let me = std::process::id() as i32;
+        assert!(auxiliary_vector(me).is_some());
+        assert_eq!(auxiliary_vector(me), auxiliary_vector(me));
+        assert!(fork_children(me).is_empty() && fork_children(i32::MAX).is_empty());
+        assert_eq!(
+            (first_of(&[9]).as_str(), first_of(&[1, 2, 3, 4, 5]).as_str()),
+            ("9", "1, 2, 3 and 2 more")
+        );
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! A process's memory as the kernel counts it: its resident bytes, and how many of them are the
 //! arena's.
 
-use std::fs;
-
+use crate::process::kernel_text;
 use crate::snapshot::Snapshot;
 
 /// Resident bytes of a process.
@@ -35,12 +34,12 @@ pub fn read(snapshot: &Snapshot) -> Option<Residence> {
     let pid = snapshot.pid;
     let (start, base) = snapshot.arena;
     if base > 0
-        && let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/smaps"))
+        && let Ok(maps) = kernel_text(format!("/proc/{pid}/smaps"))
         && !maps.is_empty()
     {
         return Some(sum(&maps, start, base, base.saturating_add(snapshot.reserved_bytes)));
     }
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let statm = kernel_text(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(Residence {
         rss_bytes: pages.saturating_mul(snapshot.page_bytes.into()),
@@ -85,6 +84,7 @@ fn first_address(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::tests::Strange;
     use crate::snapshot::tests::Image;
 
     const MAPS: &str = "\
@@ -107,6 +107,15 @@ Rss:                  32 kB
         let arena = Some(Arena { data_bytes: 16 << 10, table_bytes: 8 << 10 });
         assert_eq!(found, Residence { rss_bytes: 60 << 10, arena, is_arena_gone: false });
         assert!(sum(MAPS, 0xa000, 0xb000, 0xc000).is_arena_gone);
+    }
+
+    #[test]
+    fn a_mapped_file_whose_name_is_not_utf8_hides_nothing() {
+        let strange = Strange::start();
+        let mut snapshot = Image::sample().parse().expect("whole");
+        snapshot.pid = strange.pid().unsigned_abs();
+        let found = read(&snapshot).expect("alive");
+        assert!(found.rss_bytes > 0 && found.arena.is_some() && found.is_arena_gone);
     }
 
     #[test]

@@ -132,6 +132,101 @@ fn a_server_answers_in_the_format_that_it_is_asked_for() {
     assert!(status.contains("503") && body.contains("no such process"), "{status} {body}");
 }
 
+/// A connection that has sent `text`, and on which nothing is read.
+fn connect(address: &str, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("connected");
+    stream.write_all(text.as_bytes()).expect("written");
+    stream
+}
+
+/// All that a server sends on a connection.
+fn answer(mut stream: TcpStream) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("readable");
+    text
+}
+
+#[test]
+fn a_body_is_neither_believed_nor_waited_for() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    let (_server, address) = server(&sandbox, &[&running.pid()]);
+    for length in ["2000", "18446744073709551615", "99999999999999999999"] {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+        let text = answer(connect(&address, &request));
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("fake-64"), "{length}: {text}");
+    }
+    let text = answer(connect(&address, "POST /metrics HTTP/1.1\r\nContent-Length: 2\r\n\r\nab"));
+    assert!(text.starts_with("HTTP/1.1 405 ") && text.ends_with("\r\n\r\nonly GET\n"), "{text}");
+    let text = answer(connect(&address, "HEAD /metrics HTTP/1.0\r\n\r\n"));
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    assert!(head.contains("\r\nContent-Length: ") && !head.contains("Content-Length: 0"), "{head}");
+    assert_eq!(body, "");
+    assert!(answer(connect(&address, "no HTTP\r\n\r\n")).starts_with("HTTP/1.1 400 "));
+    let long = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(8192 - 19));
+    assert!(answer(connect(&address, &long)).starts_with("HTTP/1.1 431 "));
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_no_other() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    // A page that no socket buffer takes.
+    let file = sandbox.snapshots.join(running.pid());
+    let mut bytes = fs::read(&file).expect("a snapshot");
+    let records: u32 = 20_000;
+    let first = bytes[12_288..][..256].to_vec();
+    for n in 0..records {
+        let mut record = first.clone();
+        let name = format!("cache {n}");
+        record[8..56].fill(0);
+        record[8..8 + name.len()].copy_from_slice(name.as_bytes());
+        bytes[12_288 + n as usize * 256..][..256].copy_from_slice(&record);
+    }
+    bytes[36..40].copy_from_slice(&records.to_ne_bytes());
+    fs::write(&file, &bytes).expect("written");
+    let (_server, address) = server(&sandbox, &[&running.pid()]);
+    let size = get(&address, "/metrics", "*/*").expect("an answer").2.len();
+    assert!(size > 16 << 20, "{size}");
+
+    let ask = "GET /metrics HTTP/1.1\r\n\r\n";
+    let mut slow = vec![connect(&address, ask)];
+    assert!(get(&address, "/", "*/*").expect("an answer").2.contains("metrics"));
+    // Nor do as many as are served at once, of which some ask for nothing.
+    slow.extend((1..8).map(|n| connect(&address, if n % 2 == 0 { ask } else { "GET / HT" })));
+    assert!(get(&address, "/", "*/*").expect("an answer").2.contains("metrics"));
+    drop(slow);
+}
+
+#[test]
+fn a_file_of_several_processes_is_written_until_the_last_has_ended() {
+    let sandbox = Sandbox::new();
+    let (one, two) = (sandbox.sleeper(&[]), sandbox.sleeper(&[]));
+    let (first, second) = (one.pid(), two.pid());
+    let file = sandbox.root.join("uslab.prom");
+    let path = file.to_str().expect("UTF-8");
+    let mut writing = sandbox.uslab(&["metrics", &first, &second, "-o", path, "--every", "1"]);
+    let mut writing = Running(writing.stderr(Stdio::piped()).spawn().expect("started"));
+    let mut errors = BufReader::new(writing.0.stderr.take().expect("a pipe"));
+    let has = |pid: &str| {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains(&format!("pid=\"{pid}\",cache=\"fake-64\"")))
+    };
+    wait_until("both are written", || has(&first) && has(&second));
+    drop(one);
+    wait_until("one is left out", || !has(&first));
+    assert!(has(&second));
+    let mut line = String::new();
+    errors.read_line(&mut line).expect("readable");
+    assert_eq!(line, format!("uslab: no such process: {first}\n"));
+    drop(two);
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).expect("readable");
+    assert_eq!(rest.lines().count(), 1, "each is told once: {rest}");
+    assert!(rest.contains("no such process"), "{rest}");
+    assert_eq!(writing.0.wait().expect("ended").code(), Some(1));
+    assert_eq!(fs::read_to_string(&file).expect("there"), "", "no figures of the dead are left");
+}
+
 #[test]
 fn prometheus_scrapes_it() {
     let sandbox = Sandbox::new();

@@ -104,6 +104,26 @@ fn a_signal_ends_sampling_in_the_process_too() {
 }
 
 #[test]
+fn a_second_signal_ends_the_command_though_the_process_hangs() {
+    use std::os::unix::process::ExitStatusExt;
+    let sandbox = Sandbox::new();
+    let running = profiled(&sandbox);
+    let mut command = sandbox.uslab(&["profile", &running.pid(), "--for", "1h", "--timeout", "60"]);
+    let mut asking = command.stderr(Stdio::piped()).spawn().expect("started");
+    let mut line = String::new();
+    BufReader::new(asking.stderr.take().expect("a pipe")).read_line(&mut line).expect("readable");
+    assert!(line.starts_with("uslab: sampling"), "{line}");
+    let mut asking = Running(asking);
+    running.kill("STOP");
+    asking.kill("INT");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(asking.0.try_wait().expect("watched").is_none(), "it waits for the profile");
+    asking.kill("INT");
+    support::wait_until("it ends", || asking.0.try_wait().expect("watched").is_some());
+    assert_eq!(asking.0.wait().expect("ended").signal(), Some(2));
+}
+
+#[test]
 fn profiles_are_compared_and_converted() {
     let sandbox = Sandbox::new();
     let file = |name: &str| sandbox.root.join(name).to_str().expect("UTF-8").to_owned();

@@ -90,6 +90,50 @@ fn an_exec_is_in_the_record() {
 }
 
 #[test]
+fn a_program_that_takes_its_time_to_publish_is_recorded() {
+    let sandbox = Sandbox::new();
+    let script = "echo ready; read line; lib=$LD_PRELOAD; unset LD_PRELOAD; export lib
+        exec sh -c 'sleep 2; export LD_PRELOAD=$lib; exec sleep 61'";
+    let mut command = sandbox.run_script(&[], script);
+    let (mut running, _output) = Running::start_ready(command.stdin(Stdio::piped()));
+    let pid = running.pid();
+    let recording = record(&sandbox, &pid, "late.record");
+    running.0.stdin.take().expect("a pipe").write_all(b"\n").expect("written");
+    let name = format!("/proc/{pid}/comm");
+    wait_until("it sleeps", || fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n"));
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    drop(running);
+    let said = ended(recording);
+    assert!(said.contains(&format!("process {pid} became sleep: its figures begin anew")), "{said}");
+}
+
+#[test]
+fn a_fork_is_in_the_record_and_on_the_screen() {
+    let sandbox = Sandbox::new();
+    let place = sandbox.root.join("pipe");
+    nix::unistd::mkfifo(&place, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    // The first child executes a program, the second one does not.
+    let script = format!("sleep 61 & (read line <{0}; :) & echo ready; wait $!; kill %1", place.display());
+    let mut command = sandbox.run_script(&[], &script);
+    let (running, _output) = Running::start_ready(&mut command);
+    let pid = running.pid();
+    let recording = record(&sandbox, &pid, "fork.record");
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["top", &pid, "--once", "-i", "0.1"]));
+    assert_eq!(code, 0, "{err}");
+    let child = out.lines().next().and_then(|line| line.split_once(", forked: ")).expect(&out).1;
+    let parent = fs::read_to_string(format!("/proc/{child}/status")).expect("a child");
+    assert!(parent.contains(&format!("PPid:\t{pid}\n")), "{parent}");
+    let (_, out, _) = outcome(&mut sandbox.uslab(&["top", &pid, "--json", "-i", "0.1"]));
+    assert!(out.contains("\"fork_children\": [\n") && out.contains(child), "{out}");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    fs::write(&place, "\n").expect("written");
+    let said = ended(recording);
+    let event = format!("process {pid} has forked: its children are not recorded: {child}");
+    assert_eq!(said.matches(&event).count(), 1, "{said}");
+    assert!(page(&sandbox, "fork.record").contains(&event));
+}
+
+#[test]
 fn a_program_that_publishes_nothing_ends_the_record() {
     let sandbox = Sandbox::new();
     let script = "echo ready; read line; unset LD_PRELOAD; exec sleep 61";

@@ -343,14 +343,18 @@ def caller(stack):
     return (outside or frames)[0]
 
 
+def bytes_text(number):
+    return "%d byte%s" % (number, "" if number == 1 else "s")
+
+
 def relation(address, start, size):
     if address < start:
-        return "%d bytes before" % (start - address)
+        return "%s before" % bytes_text(start - address)
     if address == start:
         return "the start of"
     if address >= start + size:
-        return "%d bytes behind the end of" % (address - start - size)
-    return "%d bytes inside" % (address - start)
+        return "%s behind the end of" % bytes_text(address - start - size)
+    return "%s inside" % bytes_text(address - start)
 
 
 def print_relation(address, start, size, name):

@@ -172,7 +172,7 @@ fn frees_of_wrong_pointers() {
     expect("wrong-cache", &["given to right", "\"allocated\":{"]);
     // SAFETY: inside the object.
     free(&cache, unsafe { object.add(1) });
-    expect("invalid-free", &["1 bytes inside object"]);
+    expect("invalid-free", &["1 byte inside object"]);
     let mut local = 0u64;
     free(&cache, NonNull::from(&mut local).cast());
     expect("foreign-free", &[]);

@@ -6,7 +6,7 @@
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::Path;
 
 use super::args::Asked;
 use super::ask;
@@ -38,16 +38,33 @@ fn read(found: &Found, pid: i32) -> io::Result<String> {
     // under that name than this program.
     let mut name = found.path.clone().into_os_string();
     name.push(".profile");
-    let path = PathBuf::from(name);
+    take(Path::new(&name), pid)
+}
+
+/// Reads a file that process `pid` wrote, and removes it.
+fn take(path: &Path, pid: i32) -> io::Result<String> {
     // As for snapshots: neither follow a link nor wait for the other end of a pipe.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let data = file.metadata()?;
     let is_theirs = data.uid() == own_user() || data.uid() == 0 || Some(data.uid()) == process::owner(pid);
     if !data.is_file() || !is_theirs {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not a file of that process"));
     }
     let bytes = read_stream(file, MAX_BYTES)?;
-    fs::remove_file(&path)?;
+    // Another command may have removed it. One that stays is removed with the process's snapshot.
+    let _ = fs::remove_file(path);
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_removed_is_read() {
+        let me = std::process::id() as i32;
+        assert!(take(Path::new("/proc/self/limits"), me).expect("readable").starts_with("Limit"));
+        assert!(take(Path::new("/proc/self/no such file"), me).is_err());
+    }
 }

@@ -7,7 +7,9 @@ mod exposition;
 mod families;
 mod serve;
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -30,35 +32,88 @@ pub struct Process {
 
 /// Prints, writes or serves the metrics.
 pub fn metrics(options: &Metrics) -> Outcome {
+    let named = Named::new(&options.pids);
     if let Some(address) = options.listen {
-        return serve::serve(address, &options.pids);
+        return serve::serve(address, &named);
     }
     let Some(file) = &options.output else {
-        return print(&text(&options.pids, options.format.unwrap_or(Format::OpenMetrics))?);
+        return print(&named.first_text(options.format.unwrap_or(Format::OpenMetrics))?);
     };
     let format = options.format.unwrap_or(Format::Prometheus);
+    write(file, &named.first_text(format)?)?;
+    let Some(seconds) = options.every else { return Ok(0) };
     loop {
-        write(file, &text(&options.pids, format)?)?;
-        match options.every {
-            Some(seconds) => sleep(Duration::from_secs(seconds)),
-            None => return Ok(0),
+        sleep(Duration::from_secs(seconds));
+        match named.text(format) {
+            Ok(text) => write(file, &text)?,
+            Err(failure) => {
+                // Figures of processes that are gone would be collected for ever.
+                write(file, &text(&[], format))?;
+                return Err(failure);
+            }
         }
     }
 }
 
-/// The metrics of these processes, or of all that publish if there are none.
-fn text(pids: &[i32], format: Format) -> Result<String, Failure> {
-    Ok(exposition::text(&families::of(&look(pids)?), format))
+fn text(processes: &[Process], format: Format) -> String {
+    exposition::text(&families::of(processes), format)
 }
 
-fn look(pids: &[i32]) -> Result<Vec<Process>, Failure> {
-    let snapshots = if pids.is_empty() {
-        everything()
-    } else {
-        let found: Vec<_> = pids.iter().map(|&pid| find_all(pid)).collect::<Result<_, _>>()?;
-        found.into_iter().flatten().collect()
-    };
-    Ok(snapshots.into_iter().map(with_memory).collect())
+/// The processes that the user named: none stands for all that publish.
+pub struct Named {
+    pids: Vec<i32>,
+    /// Those that could not be read at the last look.
+    missing: Mutex<BTreeSet<i32>>,
+}
+
+impl Named {
+    fn new(pids: &[i32]) -> Named {
+        Named { pids: pids.to_vec(), missing: Mutex::default() }
+    }
+
+    /// The metrics, if every process can be read.
+    fn first_text(&self, format: Format) -> Result<String, Failure> {
+        let (snapshots, failures) = self.look();
+        match failures.into_iter().next() {
+            Some((_, failure)) => Err(failure),
+            None => Ok(shown(snapshots, format)),
+        }
+    }
+
+    /// The metrics of the processes that can still be read, if there are any. Of each other one the
+    /// user is told once.
+    fn text(&self, format: Format) -> Result<String, Failure> {
+        let (snapshots, mut failures) = self.look();
+        let missing = failures.iter().map(|(pid, _)| *pid).collect();
+        let mut known = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *known, missing);
+        drop(known);
+        if snapshots.is_empty() && !failures.is_empty() {
+            return Err(failures.swap_remove(0).1);
+        }
+        for (_, failure) in failures.iter().filter(|(pid, _)| !before.contains(pid)) {
+            complain(&failure.message);
+        }
+        Ok(shown(snapshots, format))
+    }
+
+    fn look(&self) -> (Vec<Snapshot>, Vec<(i32, Failure)>) {
+        if self.pids.is_empty() {
+            return (everything(), Vec::new());
+        }
+        let (mut found, mut failures) = (Vec::new(), Vec::new());
+        for &pid in &self.pids {
+            match find_all(pid) {
+                Ok(snapshots) => found.extend(snapshots),
+                Err(failure) => failures.push((pid, failure)),
+            }
+        }
+        (found, failures)
+    }
+}
+
+fn shown(snapshots: Vec<Snapshot>, format: Format) -> String {
+    text(&snapshots.into_iter().map(with_memory).collect::<Vec<_>>(), format)
 }
 
 /// Snapshots of all processes of this user, of each copy of the library.
@@ -82,9 +137,4 @@ fn with_memory(snapshot: Snapshot) -> Process {
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
     output::replace(file, text.as_bytes(), Some(0o644))
         .map_err(|error| Failure::new(FAILED, format_args!("cannot write {}: {error}", file.display())))
-}
-
-/// Reports that a scrape found nothing to show.
-fn refused(failure: &Failure) {
-    complain(&failure.message);
 }

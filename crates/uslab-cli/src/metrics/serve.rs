@@ -1,57 +1,167 @@
 //! Serves the metrics over HTTP.
 //!
 //! Figures are read when they are asked for, so that a server without readers costs nothing.
+//!
+//! A few threads accept and answer connections, so a slow client holds up one of them, and further
+//! connections wait in the backlog. A client has [`PATIENCE`] for its request, and as long to take
+//! the answer. Only the head of a request is read: no thread waits for a body, or believes a length
+//! that a client names.
 
-use std::net::SocketAddr;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use tiny_http::{Header, Method, Request, Response, Server};
-
+use super::Named;
 use super::exposition::Format;
-use super::{refused, text};
-use crate::failure::{FAILED, Failure, Outcome, note};
+use crate::failure::{FAILED, Failure, Outcome, complain, note};
 
 /// The page behind the address without a path.
 const FRONT: &str = "<!doctype html><title>uslab</title><p><a href=\"/metrics\">metrics</a>\n";
+/// Connections that are served at once.
+const MAX_CONNECTIONS: usize = 8;
+/// Time for a request, and for its answer, in total.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a request's line and headers.
+const MAX_HEAD_BYTES: usize = 8 << 10;
+const MAX_HEADERS: usize = 100;
+/// The wait after a connection could not be accepted: there may be no descriptor for it.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers requests until a signal ends the program.
-pub fn serve(address: SocketAddr, pids: &[i32]) -> Outcome {
-    let fail = |reason: &dyn std::fmt::Display| {
-        Failure::new(FAILED, format_args!("cannot listen on {address}: {reason}"))
-    };
+pub fn serve(address: SocketAddr, named: &Named) -> Outcome {
+    let fail = |error: io::Error| Failure::new(FAILED, format_args!("cannot listen on {address}: {error}"));
     // A process that does not exist is an error now, not an empty page later.
-    text(pids, Format::OpenMetrics)?;
-    let server = Server::http(address).map_err(|error| fail(&error))?;
-    // Port 0 asks the kernel to choose: the line names the choice.
-    note(&format!("uslab: metrics at http://{}/metrics\n", server.server_addr()));
-    for request in server.incoming_requests() {
-        answer(request, pids);
-    }
-    Err(fail(&"the socket was closed"))
+    named.first_text(Format::OpenMetrics)?;
+    let listener = TcpListener::bind(address).map_err(fail)?;
+    let own = listener.local_addr().map_err(fail)?;
+    thread::scope(|scope| {
+        for n in 1..MAX_CONNECTIONS {
+            let server = thread::Builder::new().name(format!("http {n}"));
+            server.spawn_scoped(scope, || answer_all(&listener, named)).map_err(fail)?;
+        }
+        // Port 0 asks the kernel to choose: the line names the choice.
+        note(&format!("uslab: metrics at http://{own}/metrics\n"));
+        answer_all(&listener, named)
+    })
 }
 
-/// Answers one request. A reader that went away is no error.
-fn answer(request: Request, pids: &[i32]) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let is_read = matches!(request.method(), Method::Get | Method::Head);
-    let (status, kind, body) = match path {
-        _ if !is_read => (405, "text/plain", "only GET\n".to_owned()),
+/// Answers one connection after the other. A client that went away is no error.
+fn answer_all(listener: &TcpListener, named: &Named) -> ! {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let _ = answer(stream, named);
+            }
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// An answer.
+struct Page {
+    status: &'static str,
+    kind: &'static str,
+    body: String,
+}
+
+impl Page {
+    fn plain(status: &'static str, body: impl Into<String>) -> Page {
+        Page { status, kind: "text/plain", body: body.into() }
+    }
+}
+
+fn answer(mut stream: TcpStream, named: &Named) -> io::Result<()> {
+    let mut head = Vec::new();
+    let (page, has_body) = match read_head(&mut stream, &mut head)? {
+        Head::Whole => page(&head, named),
+        Head::TooLong => (Page::plain("431 Request Header Fields Too Large", "too long\n"), true),
+        Head::Damaged => (Page::plain("400 Bad Request", "not HTTP\n"), true),
+    };
+    let Page { status, kind, body } = page;
+    let mut text = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    if has_body {
+        text.push_str(&body);
+    }
+    write(&mut stream, text.as_bytes())
+}
+
+/// What was read of a request.
+enum Head {
+    Whole,
+    TooLong,
+    Damaged,
+}
+
+/// Reads up to the end of the head, or a little further.
+fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Head> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut part = [0; MAX_HEAD_BYTES];
+    loop {
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        let room = MAX_HEAD_BYTES - head.len();
+        match stream.read(&mut part[..room]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => head.extend_from_slice(&part[..bytes]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        match httparse::Request::new(&mut [httparse::EMPTY_HEADER; MAX_HEADERS]).parse(head) {
+            Ok(httparse::Status::Complete(_)) => return Ok(Head::Whole),
+            Ok(httparse::Status::Partial) if head.len() < MAX_HEAD_BYTES => {}
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Ok(Head::TooLong),
+            Err(_) => return Ok(Head::Damaged),
+        }
+    }
+}
+
+/// The answer to a whole head, and whether its body is sent.
+fn page(head: &[u8], named: &Named) -> (Page, bool) {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let _ = request.parse(head);
+    let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
+    let method = request.method.unwrap_or_default();
+    let page = match path {
+        _ if !["GET", "HEAD"].contains(&method) => Page::plain("405 Method Not Allowed", "only GET\n"),
         "/metrics" => {
-            let accept = request.headers().iter().find(|header| header.field.equiv("Accept"));
-            let format = Format::accepted(accept.map(|header| header.value.as_str()));
-            match text(pids, format) {
-                Ok(text) => (200, format.content_type(), text),
+            let mut headers = request.headers.iter();
+            let accept = headers.find(|header| header.name.eq_ignore_ascii_case("Accept"));
+            let format = Format::accepted(accept.and_then(|header| std::str::from_utf8(header.value).ok()));
+            match named.text(format) {
+                Ok(body) => Page { status: "200 OK", kind: format.content_type(), body },
                 Err(failure) => {
-                    refused(&failure);
-                    (503, "text/plain", failure.message + "\n")
+                    complain(&failure.message);
+                    Page::plain("503 Service Unavailable", failure.message + "\n")
                 }
             }
         }
-        "/" => (200, "text/html; charset=utf-8", FRONT.to_owned()),
-        _ => (404, "text/plain", "only /metrics\n".to_owned()),
+        "/" => Page { status: "200 OK", kind: "text/html; charset=utf-8", body: FRONT.to_owned() },
+        _ => Page::plain("404 Not Found", "only /metrics\n"),
     };
-    let mut response = Response::from_string(body).with_status_code(status);
-    if let Ok(header) = Header::from_bytes("Content-Type", kind) {
-        response = response.with_header(header);
+    (page, method != "HEAD")
+}
+
+/// Writes all of an answer, unless the client is too slow.
+fn write(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(left(deadline)?))?;
+        match stream.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
-    let _ = request.respond(response);
+    Ok(())
+}
+
+/// The time until a deadline: more than none.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }

@@ -43,7 +43,8 @@ pub struct Profile {
 
     /// Sample for this time, then show what was sampled: 30s, 5m
     ///
-    /// Ctrl-C ends it early. Sampling is off afterwards. Samples of an earlier start count too.
+    /// Ctrl-C ends it early. Sampling is off afterwards. Samples of an earlier start count too. If
+    /// the process does not answer, a second Ctrl-C ends the command, and sampling may stay on.
     #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with_all = ["start", "stop", "from", "diff"])]
     pub duration: Option<Duration>,
 

@@ -167,17 +167,19 @@ impl Heap {
     }
 
     /// The allocator's functions at the beginning of stacks, except those that are called elsewhere
-    /// too: pprof drops everything below a name in its list.
-    pub fn own_functions(&self) -> Vec<String> {
+    /// too: pprof drops everything below a name in its list. `matched` is the part of a name that
+    /// it compares.
+    pub fn own_functions(&self, matched: fn(&str) -> &str) -> Vec<String> {
         let mut own: BTreeMap<String, bool> = BTreeMap::new();
         for site in &self.sites {
             let frames = self.all_frames(site);
             let count = self.own_frames(&frames).min(frames.len().saturating_sub(1));
             for (index, (line, _)) in frames.into_iter().enumerate() {
-                *own.entry(line.function).or_insert(true) &= index < count;
+                *own.entry(matched(&line.function).to_owned()).or_insert(true) &= index < count;
             }
         }
-        own.into_iter().filter(|(_, is_own)| *is_own).map(|(function, _)| function).collect()
+        let own = own.into_iter().filter(|(name, is_own)| *is_own && !name.is_empty());
+        own.map(|(name, _)| name).collect()
     }
 
     /// Refuses a profile whose call stacks would take too much memory when they are spelled out,
@@ -268,7 +270,7 @@ mod tests {
     fn the_allocators_frames_are_left_out() {
         let heap = sample();
         assert_eq!(heap.stack(&heap.sites[0]), ["leak_here", "main"]);
-        assert_eq!(heap.own_functions(), ["malloc"]);
+        assert_eq!(heap.own_functions(|name| name), ["malloc"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::heap::{Heap, Line, Location, MAX_TEXT_BYTES, Mapping, Site, VALUES};
-use crate::input::{Budget, Identity, MAX_BYTES, invalid, read_stream};
+use crate::input::{Budget, Fields, Identity, MAX_BYTES, invalid, read_stream};
 use crate::process::printable;
 
 /// Messages and numbers of a file. One sample of two bytes takes 72 in memory.
@@ -228,7 +228,7 @@ pub fn encode(heap: &Heap) -> Vec<u8> {
         }
     });
     let mapping = mapping.collect();
-    let own: Vec<String> = heap.own_functions().iter().map(|name| escaped(name)).collect();
+    let own: Vec<String> = heap.own_functions(matched).iter().map(|name| escaped(name)).collect();
     let drop_frames = tables.text(&own.join("|"));
     let mut comments = vec![format!("{} (pid {})", heap.command, heap.pid)];
     if heap.dropped > 0 {
@@ -255,6 +255,25 @@ pub fn encode(heap: &Heap) -> Vec<u8> {
     out.finish().unwrap_or_default()
 }
 
+/// The part of a function's name that pprof compares with `drop_frames`: that before the arguments
+/// (`simplifyFunc` in github.com/google/pprof/profile/prune.go).
+fn matched(name: &str) -> &str {
+    const NO_ARGUMENTS: [&str; 2] = ["(anonymous namespace)", "operator()"];
+    let name = name.strip_prefix('.').unwrap_or(name);
+    let mut from = 0;
+    while let Some(at) = name[from..].find('(').map(|at| from + at) {
+        let word = NO_ARGUMENTS.iter().find_map(|word| {
+            let start = at.checked_sub(word.find('(')?).filter(|&start| start >= from)?;
+            name.get(start..)?.starts_with(word).then_some(start + word.len())
+        });
+        match word {
+            Some(end) => from = end,
+            None => return &name[..at],
+        }
+    }
+    name
+}
+
 /// A name with the characters of regular expressions escaped.
 fn escaped(name: &str) -> String {
     let mut text = String::new();
@@ -279,9 +298,11 @@ pub fn decode(file: impl Read) -> io::Result<Heap> {
     let profile = proto::Profile::decode(&bytes[..]).map_err(|error| invalid(&error.to_string()))?;
     let text = |index: i64| {
         let found = usize::try_from(index).ok().and_then(|index| profile.string_table.get(index));
-        let is_allowed = found.is_some_and(|text| budget.allows(text.len().min(4 * MAX_LETTERS)));
-        let found = found.filter(|_| is_allowed);
-        found.map_or_else(String::new, |text| printable(text).chars().take(MAX_LETTERS).collect())
+        // Neither a long text nor one that many messages name costs more than what is kept of it.
+        let Some(found) = found.filter(|_| !budget.is_exceeded()) else { return String::new() };
+        let cut: String = found.chars().take(MAX_LETTERS).collect();
+        let shown = printable(&cut);
+        if budget.allows(shown.len()) { shown } else { String::new() }
     };
     // A value that the file does not have is 0.
     let columns = VALUES.map(|(name, _)| profile.sample_type.iter().position(|t| text(t.r#type) == name));
@@ -344,47 +365,25 @@ pub fn decode(file: impl Read) -> io::Result<Heap> {
 
 /// The parts of a message: fields, and the bytes of lists of numbers, in it and in the messages of
 /// the fields `inner`. `None` if it is damaged.
-fn elements(mut bytes: &[u8], inner: &[u64]) -> Option<usize> {
-    fn number(bytes: &mut &[u8]) -> Option<u64> {
-        let mut value = 0;
-        for place in 0..10 {
-            let (&byte, rest) = bytes.split_first()?;
-            *bytes = rest;
-            value |= u64::from(byte & 0x7f) << (7 * place);
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
+fn elements(bytes: &[u8], inner: &[u64]) -> Option<usize> {
     let mut count = 0;
-    while !bytes.is_empty() {
-        let key = number(&mut bytes)?;
-        let skipped = match key & 7 {
-            0 => number(&mut bytes).map(|_| 0)?,
-            1 => 8,
-            2 => usize::try_from(number(&mut bytes)?).ok()?,
-            5 => 4,
-            _ => return None,
+    for field in Fields::of(bytes) {
+        let (number, part) = field?;
+        count += 1 + match number {
+            number if inner.contains(&number) => elements(part, &[])?,
+            // Lists of numbers: locations and values of samples. Elsewhere these are few.
+            1 | 2 if inner.is_empty() => part.len(),
+            13 => part.len(),
+            _ => 0,
         };
-        let (part, rest) = bytes.split_at_checked(skipped)?;
-        bytes = rest;
-        count += 1;
-        if key & 7 == 2 {
-            count += match key >> 3 {
-                field if inner.contains(&field) => elements(part, &[])?,
-                // Lists of numbers: locations and values of samples. Elsewhere these are few.
-                1 | 2 if inner.is_empty() => part.len(),
-                13 => part.len(),
-                _ => 0,
-            };
-        }
     }
     Some(count)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::profile::dump::tests::sample;
 
@@ -420,6 +419,38 @@ mod tests {
     }
 
     #[test]
+    fn dropped_names_are_compared_as_pprof_does_it() {
+        for (name, part) in [
+            ("operator new(unsigned long)", "operator new"),
+            ("a::(anonymous namespace)::f(int)", "a::(anonymous namespace)::f"),
+            ("a::operator()(int) const", "a::operator()"),
+            ("operator()operator()(int)", "operator()operator()"),
+            (".f(int)", "f"),
+            ("<uslab::Uslab as GlobalAlloc>::alloc", "<uslab::Uslab as GlobalAlloc>::alloc"),
+            ("operator", "operator"),
+            ("größe(x)", "größe"),
+            ("(x)", ""),
+            ("", ""),
+        ] {
+            assert_eq!(matched(name), part, "{name}");
+        }
+        let dropped = |names: [&str; 4]| {
+            let mut heap = sample();
+            for (location, name) in heap.locations.iter_mut().zip(names) {
+                location.lines[0].function = name.to_owned();
+            }
+            let mut raw = Vec::new();
+            GzDecoder::new(&encode(&heap)[..]).read_to_end(&mut raw).expect("gzip");
+            let profile = proto::Profile::decode(&raw[..]).expect("protobuf");
+            profile.string_table[profile.drop_frames as usize].clone()
+        };
+        let own = "operator new(unsigned long)";
+        assert_eq!(dropped([own, "leak_here", "main", "fill"]), "operator new");
+        // pprof would drop everything below the program's own function.
+        assert_eq!(dropped([own, "leak_here", "operator new(Arena&)", "fill"]), "");
+    }
+
+    #[test]
     fn names_are_no_expressions() {
         assert_eq!(escaped("operator new(unsigned long)"), "operator new\\(unsigned long\\)");
     }
@@ -448,10 +479,30 @@ mod tests {
             sample_type: vec![proto::ValueType { r#type: 1, unit: 0 }],
             string_table: vec![String::new(), "inuse_space".into(), name],
             function: vec![proto::Function { id: 1, name: 2, system_name: 0, filename: 2 }],
-            location: vec![proto::Location { line: vec![line; 20_000], ..proto::Location::default() }],
+            location: vec![proto::Location { line: vec![line; 40_000], ..proto::Location::default() }],
             ..proto::Profile::default()
         };
         assert_eq!(reason(&profile.encode_to_vec()), "its names take more than 256 MiB");
+    }
+
+    #[test]
+    fn a_text_costs_what_is_kept_of_it() {
+        let line = proto::Line { function_id: 1, line: 1 };
+        let profile = proto::Profile {
+            sample_type: vec![proto::ValueType { r#type: 1, unit: 0 }],
+            string_table: vec![String::new(), "inuse_space".into(), "\x1b".repeat(16 << 20)],
+            function: vec![proto::Function { id: 1, name: 2, system_name: 0, filename: 2 }],
+            location: vec![proto::Location { line: vec![line; 1000], ..proto::Location::default() }],
+            ..proto::Profile::default()
+        };
+        let mut file = GzEncoder::new(Vec::new(), Compression::fast());
+        file.write_all(&profile.encode_to_vec()).expect("packed");
+        let file = file.finish().expect("packed");
+        let start = Instant::now();
+        let heap = decode(&file[..]).expect("a profile");
+        assert_eq!(heap.locations[0].lines[999].function, "\u{fffd}".repeat(MAX_LETTERS));
+        // To walk the whole text for each line takes minutes.
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     }
 
     #[test]

@@ -17,14 +17,19 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::input::invalid;
+use crate::input::{Fields, invalid};
 use crate::layout::{MAX_RECORDS, NAME_BYTES};
 use crate::process::printable;
 
 /// Raised when a reader of the format before would misread a file.
 pub const FORMAT: u32 = 1;
-/// A message of all caches, defined anew, is shorter.
-const MAX_MESSAGE_BYTES: usize = 4 << 20;
+/// A message of all caches, defined anew, is shorter. One cache takes up to 296 bytes: its name up
+/// to 147 (48 bytes, each of which is shown as a letter of three), its size 6, its id 4, its
+/// figures 133 (13 of up to 10 bytes), and the heads of the two messages 6. [`MAX_RECORDS`] of them
+/// are 18.5 MiB.
+const MAX_MESSAGE_BYTES: usize = 20 << 20;
+/// The field [`Look::caches`].
+const CACHES: u64 = 3;
 /// Letters of an event or a command; more are cut.
 const MAX_LETTERS: usize = 256;
 
@@ -68,6 +73,12 @@ figures! {
     /// Microseconds for which some task of the process's cgroup, or of the system, waited for
     /// memory, in total.
     stall_us,
+    /// Passes of reclaim, in total.
+    passes,
+    /// Bytes that these gave back, in total.
+    passes_bytes,
+    /// Entries that shrinkers freed, in total.
+    shrinker_entries,
 }
 
 figures! {
@@ -249,6 +260,11 @@ impl<R: Read> Reader<R> {
         Ok(Reader { input, header, frame: Frame::default(), is_first: true, is_cut: false })
     }
 
+    /// The frame that was read last.
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
     /// The next frame; none at the end.
     pub fn next(&mut self) -> io::Result<Option<&Frame>> {
         let message = match message(&mut self.input) {
@@ -260,6 +276,11 @@ impl<R: Read> Reader<R> {
             }
             Err(error) => return Err(error),
         };
+        // Two bytes of the file make a cache of 72 in memory.
+        let caches = Fields::of(&message).filter(|field| field.is_some_and(|(number, _)| number == CACHES));
+        if caches.count() > MAX_RECORDS {
+            return Err(invalid("it has a look with more caches than can be"));
+        }
         let look = Look::decode(&message[..]).map_err(|_| invalid("it is damaged"))?;
         let frame = &mut self.frame;
         frame.at_ms = if self.is_first { 0 } else { frame.at_ms.saturating_add(look.after_ms) };
@@ -341,6 +362,9 @@ pub mod tests {
                 purged_bytes: n << 16,
                 large_bytes: 1 << 20,
                 stall_us: n * 1000,
+                passes: n / 3,
+                passes_bytes: (n / 3) << 14,
+                shrinker_entries: n * 5,
                 ..ProcessFigures::default()
             };
             let event = (n == 3).then(|| "process 7 became another program".to_owned());
@@ -366,6 +390,18 @@ pub mod tests {
         writer.finish().expect("finished")
     }
 
+    /// A record of one frame, and of so many looks at which nothing had changed.
+    pub fn record_of_rest(frame: Frame, looks: usize) -> Vec<u8> {
+        let mut writer =
+            Writer::new(Vec::new(), &Header { format: FORMAT, ..Header::default() }).expect("begun");
+        writer.add(frame).expect("added");
+        for _ in 0..looks {
+            let rest = Look { after_ms: 100, ..Look::default() };
+            writer.out.write_all(&rest.encode_length_delimited_to_vec()).expect("added");
+        }
+        writer.finish().expect("finished")
+    }
+
     fn read(bytes: &[u8]) -> io::Result<(Vec<Frame>, bool)> {
         let mut reader = Reader::new(bytes)?;
         let mut found = Vec::new();
@@ -379,6 +415,33 @@ pub mod tests {
     fn frames_come_back_as_they_went_in() {
         let frames = frames(9);
         assert_eq!(read(&record(&frames)).expect("a record"), (frames, false));
+    }
+
+    /// A frame of so many caches, with names and figures that take the most bytes.
+    pub fn largest(caches: usize) -> Frame {
+        let name = "\u{fffd}".repeat(NAME_BYTES);
+        let mut figures = CacheFigures::default();
+        figures.add(&[i64::MIN; 13]);
+        let cache = |id| (id as u32, (Definition { name: name.clone(), user_bytes: u32::MAX }, figures));
+        let event = Some("x".repeat(MAX_LETTERS));
+        Frame { caches: (0..caches).map(cache).collect(), event, ..Frame::default() }
+    }
+
+    #[test]
+    fn as_many_caches_as_there_can_be_fit_into_a_look() {
+        let frames = [largest(MAX_RECORDS), frames(1).remove(0)];
+        assert_eq!(read(&record(&frames)).expect("a record"), (frames.to_vec(), false));
+    }
+
+    #[test]
+    fn a_look_of_more_caches_is_refused_before_it_takes_memory() {
+        let mut writer =
+            Writer::new(Vec::new(), &Header { format: FORMAT, ..Header::default() }).expect("begun");
+        let look = Look { caches: vec![CacheLook::default(); MAX_RECORDS + 1], ..Look::default() };
+        writer.out.write_all(&look.encode_length_delimited_to_vec()).expect("added");
+        let bytes = writer.finish().expect("finished");
+        let error = read(&bytes).expect_err("too many").to_string();
+        assert_eq!(error, "it has a look with more caches than can be");
     }
 
     #[test]

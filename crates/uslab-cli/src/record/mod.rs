@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::{FAILED, Failure, Outcome, complain};
 use crate::find::note_copies;
@@ -106,14 +107,18 @@ fn summary(looks: u64, time: Duration, path: &Path, file: &File) -> String {
     format!("{looks} look{s} in {:.1} s: {} in {}", time.as_secs_f64(), bytes(size), path.display())
 }
 
-/// A message for each signal that ends the command, which from now on ends by it no more.
+/// A message for the first signal that ends the command, which from now on does not end it at once.
+/// A second one does, while there is a receiver: what the first one began may hang.
 pub fn signals() -> io::Result<Receiver<i32>> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let (sender, receiver) = channel();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for signal in signals.forever() {
+        for (number, signal) in signals.forever().enumerate() {
             if sender.send(signal).is_err() {
                 break;
+            }
+            if number > 0 {
+                let _ = emulate_default_handler(signal);
             }
         }
     })?;

@@ -12,13 +12,14 @@ use super::format::{CacheFigures, Definition, Frame, ProcessFigures};
 use crate::accounts::Division;
 use crate::failure::{FAILED, Failure};
 use crate::find::{find, find_copy};
+use crate::process::{self, auxiliary_vector, kernel_text};
+use crate::residence;
 use crate::snapshot::{Cache, Snapshot};
-use crate::{process, residence};
 
 /// Times that a torn snapshot is read again at once.
 const MAX_RETRIES: usize = 3;
 /// Time after an exec for which the new program may stay without a snapshot.
-const MAX_SILENCE: Duration = Duration::from_secs(1);
+const MAX_SILENCE: Duration = Duration::from_secs(5);
 
 /// A process that is recorded.
 pub struct Watch {
@@ -30,8 +31,35 @@ pub struct Watch {
     start_ns: u64,
     auxiliary: Option<Vec<u8>>,
     silent_since: Option<Instant>,
+    forks: Forks,
     last: Frame,
     pressure: Option<PathBuf>,
+}
+
+/// Whether the program has forked, which the record tells once.
+enum Forks {
+    /// The children at the last look. One that is still there at the next one was not forked to
+    /// execute a program.
+    Seen(Vec<i32>),
+    Told,
+}
+
+impl Forks {
+    /// The event, if there is one.
+    fn look(&mut self, pid: i32) -> Option<String> {
+        let Forks::Seen(before) = self else { return None };
+        let now = process::fork_children(pid);
+        let lasting: Vec<i32> = now.iter().copied().filter(|child| before.contains(child)).collect();
+        if lasting.is_empty() {
+            *before = now;
+            return None;
+        }
+        *self = Forks::Told;
+        Some(format!(
+            "process {pid} has forked: its children are not recorded: {}",
+            process::first_of(&lasting)
+        ))
+    }
 }
 
 /// What a look found.
@@ -47,7 +75,7 @@ pub enum Seen {
 impl Watch {
     /// Finds the process.
     pub fn start(pid: i32, copy: Option<u32>) -> Result<(Watch, Snapshot), Failure> {
-        let auxiliary = auxiliary(pid);
+        let auxiliary = auxiliary_vector(pid);
         let snapshot = find_copy(pid, copy)?;
         // Only the walk of its mappings shows whether the process is still the one that wrote this.
         if residence::read(&snapshot).is_some_and(|residence| residence.is_arena_gone) {
@@ -60,6 +88,7 @@ impl Watch {
             start_ns: snapshot.start_ns,
             auxiliary,
             silent_since: None,
+            forks: Forks::Seen(Vec::new()),
             last: Frame::default(),
             pressure: pressure_file(pid),
         };
@@ -72,7 +101,7 @@ impl Watch {
         if !process::runs(pid) {
             return self.end(format!("process {pid} has ended"));
         }
-        let now = auxiliary(pid);
+        let now = auxiliary_vector(pid);
         let is_other = now.is_some() && self.auxiliary.is_some() && now != self.auxiliary;
         let snapshot = match whole(pid, self.copy) {
             // The file that the program before wrote.
@@ -88,10 +117,13 @@ impl Watch {
         };
         (self.start_ns, self.auxiliary, self.silent_since) = (snapshot.start_ns, now, None);
         let stall_us = self.pressure.as_ref().and_then(stall_us).unwrap_or(0);
-        let event = is_new.then(|| {
+        let event = if is_new {
+            self.forks = Forks::Seen(Vec::new());
             let command = process::command_name(pid).unwrap_or_else(|| "another program".to_owned());
-            format!("process {pid} became {command}: its figures begin anew")
-        });
+            Some(format!("process {pid} became {command}: its figures begin anew"))
+        } else {
+            self.forks.look(pid)
+        };
         self.last = frame(&snapshot, rss_bytes, stall_us, self.at_ms(), event);
         Seen::Figures(self.last.clone())
     }
@@ -142,6 +174,13 @@ fn frame(snapshot: &Snapshot, rss_bytes: u64, stall_us: u64, at_ms: u64, event: 
         large_allocs: snapshot.large_allocs,
         purged_bytes: snapshot.purged_bytes,
         stall_us,
+        passes: snapshot.passes.values().copied().fold(0, u64::saturating_add),
+        passes_bytes: snapshot.passes_bytes,
+        shrinker_entries: snapshot
+            .shrinkers
+            .iter()
+            .map(|shrinker| shrinker.freed)
+            .fold(0, u64::saturating_add),
     };
     let used = snapshot.live_caches().filter(|cache| cache.was_used());
     let caches: BTreeMap<_, _> = used.map(|cache| (cache.id, figures(cache))).collect();
@@ -170,20 +209,14 @@ fn figures(cache: &Cache) -> (Definition, CacheFigures) {
 
 /// The resident bytes of the snapshot's process.
 fn resident(snapshot: &Snapshot) -> Option<u64> {
-    let statm = fs::read_to_string(format!("/proc/{}/statm", snapshot.pid)).ok()?;
+    let statm = kernel_text(format!("/proc/{}/statm", snapshot.pid)).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(pages.saturating_mul(snapshot.page_bytes.into()))
 }
 
-/// What the kernel told the program at its start, random bytes' addresses included: it differs
-/// from one exec to the next.
-fn auxiliary(pid: i32) -> Option<Vec<u8>> {
-    fs::read(format!("/proc/{pid}/auxv")).ok().filter(|bytes| !bytes.is_empty())
-}
-
 /// The stall accounting of the process's cgroup, or of the system.
 fn pressure_file(pid: i32) -> Option<PathBuf> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let groups = kernel_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     let own = own.map(|group| PathBuf::from("/sys/fs/cgroup").join(group).join("memory.pressure"));
     own.into_iter().chain([PathBuf::from("/proc/pressure/memory")]).find(|file| stall_us(file).is_some())
@@ -211,12 +244,7 @@ mod tests {
         assert_eq!((definition.name.as_str(), definition.user_bytes), ("malloc-64", 64));
         assert_eq!((figures.live_objects, figures.slab_bytes), (72_900, 1200 * 4096));
         assert_eq!((frame.process.used_bytes, frame.process.stall_us), (snapshot.used_bytes, 5));
-    }
-
-    #[test]
-    fn the_auxiliary_vector_is_readable() {
-        let me = std::process::id() as i32;
-        assert_eq!(auxiliary(me), auxiliary(me));
-        assert!(auxiliary(me).is_some());
+        assert_eq!((frame.process.passes, frame.process.passes_bytes), (2, 9 << 20));
+        assert_eq!(frame.process.shrinker_entries, 33);
     }
 }

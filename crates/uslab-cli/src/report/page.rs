@@ -102,7 +102,7 @@ fn memory<'a>(series: &Series, times_s: &'a [f64]) -> Chart<'a> {
     for (index, name) in shown.iter().enumerate().rev() {
         layers.push(layer(&shown_name(name), &format!("c{index}"), series.values(|point| of(name, point))));
     }
-    layers.retain(|layer| layer.values.iter().any(|&value| value > 0.0));
+    let layers = drawn(layers);
     let lines = vec![layer("resident", "resident", series.values(|point| point.process.rss_bytes))];
     Chart {
         title: "Memory",
@@ -119,7 +119,11 @@ fn reclaim<'a>(series: &Series, times_s: &'a [f64]) -> Chart<'a> {
         title: "Returned to the system",
         about: "bytes that purges gave back, each second",
         layers: vec![layer("purged", "c2", series.rates(|point| point.process.purged_bytes))],
-        lines: Vec::new(),
+        lines: drawn(vec![layer(
+            "by passes of reclaim",
+            "l0",
+            series.rates(|point| point.process.passes_bytes),
+        )]),
         times_s,
         unit: |value| format!("{}/s", bytes(value as u64)),
     }
@@ -127,21 +131,22 @@ fn reclaim<'a>(series: &Series, times_s: &'a [f64]) -> Chart<'a> {
 
 fn activity<'a>(series: &Series, times_s: &'a [f64]) -> Chart<'a> {
     let rates = |figure: fn(&Point) -> u64| series.rates(figure);
-    let mut lines = vec![
+    // Of a second, in thousandths: on the scale of the counts beside it.
+    let stalled = rates(|point| point.process.stall_us).into_iter().map(|us| us / 1000.0).collect();
+    let lines = vec![
         layer("slots drained", "l0", rates(|point| point.total(|cache| cache.drains))),
         layer("slabs released", "l1", rates(|point| point.total(|cache| cache.shrinks))),
         layer("slabs made", "l2", rates(|point| point.total(|cache| cache.grows))),
         layer("failed allocations", "l3", rates(|point| point.total(|cache| cache.failures))),
+        layer("ms stalled for memory (PSI)", "l4", stalled),
+        layer("passes of reclaim", "l5", rates(|point| point.process.passes)),
+        layer("entries freed by shrinkers", "l6", rates(|point| point.process.shrinker_entries)),
     ];
-    // Of a second, in thousandths: on the scale of the counts beside it.
-    let stalled = rates(|point| point.process.stall_us).into_iter().map(|us| us / 1000.0).collect();
-    lines.push(layer("ms stalled for memory (PSI)", "l4", stalled));
-    lines.retain(|line| line.values.iter().any(|&value| value > 0.0));
     Chart {
         title: "Pressure and reclaim",
         about: "events each second",
         layers: Vec::new(),
-        lines,
+        lines: drawn(lines),
         times_s,
         unit: |value| {
             if value < 10.0 && value > 0.0 {
@@ -170,6 +175,11 @@ fn unused<'a>(series: &Series, times_s: &'a [f64]) -> Chart<'a> {
         times_s,
         unit: |value| bytes(value as u64),
     }
+}
+
+/// Those that are not zero throughout.
+fn drawn(layers: Vec<Layer>) -> Vec<Layer> {
+    layers.into_iter().filter(|layer| layer.values.iter().any(|&value| value > 0.0)).collect()
 }
 
 fn layer(name: &str, class: &str, values: Vec<f64>) -> Layer {
@@ -275,6 +285,8 @@ mod tests {
             "name=\"viewport\"",
             "Returned to the system",
             "Pressure and reclaim",
+            "entries freed by shrinkers: 5.0/s at the end, 5.0/s at most",
+            "by passes of reclaim: ",
             "Slabs without live objects",
             "Top growth",
             "after 3.0 s: process 7 became another program",
@@ -287,7 +299,8 @@ mod tests {
         for foreign in ["http:", "https:", "src=", "@import", "url(", "<table>&gt;", "NaN"] {
             assert!(!page.contains(foreign), "{foreign}");
         }
-        assert!(!super::page(&sample(1), None).contains("<script"));
+        let short = super::page(&sample(1), None);
+        assert!(!short.contains("<script") && !short.contains("shrinkers"));
     }
 
     #[test]

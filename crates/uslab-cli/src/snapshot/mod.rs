@@ -160,6 +160,9 @@ copy! {
     id: u32,
     name: String,
     destroyed: bool,
+    /// A count of slabs or of objects was below zero.
+    #[serde(skip)]
+    is_below_zero: bool,
 }
 
 impl Cache {
@@ -180,9 +183,10 @@ impl Cache {
     }
 
     /// Whether the counters, which were loaded one by one, contradict each other: more objects are
-    /// free than there are.
+    /// free than there are, or fewer than none. Each counter lags by itself, so one below zero
+    /// means that another has counted what it has not.
     pub fn is_torn(&self) -> bool {
-        self.slab_free.saturating_add(self.sheaf_free) > self.total_objects()
+        self.is_below_zero || self.slab_free.saturating_add(self.sheaf_free) > self.total_objects()
     }
 
     /// Whether it ever had a slab.
@@ -318,7 +322,15 @@ fn parse_record(index: usize, record: &[u8]) -> Option<Cache> {
     }
     let name = offset_of!(Record, name);
     let name = parse_name(&record[name..name + layout::NAME_BYTES]);
-    Some(Cache::copy(record, index as u32, name, state == layout::STATE_DESTROYED))
+    let counts = [
+        field!(record, Record, slabs, i64),
+        field!(record, Record, partial_slabs, i64),
+        field!(record, Record, empty_slabs, i64),
+        field!(record, Record, slab_free, i64),
+        field!(record, Record, sheaf_free, i64),
+    ];
+    let is_below_zero = counts.iter().any(|count| *count < 0);
+    Some(Cache::copy(record, index as u32, name, state == layout::STATE_DESTROYED, is_below_zero))
 }
 
 fn parse_name(bytes: &[u8]) -> String {

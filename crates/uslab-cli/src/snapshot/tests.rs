@@ -157,6 +157,18 @@ fn other_files_and_other_versions_are_told_apart() {
 }
 
 #[test]
+fn a_count_below_zero_is_torn() {
+    let mut image = Image::sample();
+    let base = image.base(0);
+    assert!(!image.parse().expect("whole").caches[0].is_torn());
+    put!(image, base, Record, sheaf_free = -1i64);
+    let cache = &image.parse().expect("whole").caches[0];
+    assert!(cache.is_torn() && cache.sheaf_free == 0);
+    put!(image, base, Record, sheaf_free = 0i64, slab_free = -60i64);
+    assert!(image.parse().expect("whole").caches[0].is_torn());
+}
+
+#[test]
 fn absurd_numbers_are_capped() {
     let mut image = Image::sample();
     put!(image, 0, Header, records_used = u32::MAX, mode = 77u32, mode_reason = 1234u32);

@@ -100,6 +100,8 @@ pub struct App {
     pub verdict: Verdict,
     /// What happened to the process, if it is not there any more.
     pub event: Option<String>,
+    /// Fork children of the process, which have figures of their own.
+    pub forked: Vec<i32>,
     pub page: Page,
     pub order: Order,
     pub is_reversed: bool,
@@ -122,6 +124,7 @@ impl App {
             history: History::default(),
             verdict: verdict(&History::default(), &|_| String::new()),
             event: None,
+            forked: Vec::new(),
             page: Page::Caches,
             order: Order::Bytes,
             is_reversed: false,

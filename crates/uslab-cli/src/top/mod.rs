@@ -177,5 +177,12 @@ fn as_json(app: &App) -> String {
             "drains_per_s": rates.drains,
         })
     };
-    json::watched(&app.snapshot, &app.command, &app.parts, &app.verdict, app.event.as_deref(), &rates)
+    let derived = json::Derived {
+        parts: &app.parts,
+        verdict: &app.verdict,
+        event: app.event.as_deref(),
+        fork_children: &app.forked,
+        rates: &rates,
+    };
+    json::watched(&app.snapshot, &app.command, &derived)
 }

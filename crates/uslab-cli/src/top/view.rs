@@ -72,8 +72,12 @@ pub fn draw(frame: &mut Frame, app: &App) {
 
 fn title_line(app: &App) -> Line<'static> {
     let snapshot = &app.snapshot;
+    let forked = match &app.forked[..] {
+        [] => String::new(),
+        children => format!(", forked: {}", process::first_of(children)),
+    };
     let text = format!(
-        "uslab top: {} (pid {}), {}, every {} s{}",
+        "uslab top: {} (pid {}), {}, every {} s{}{forked}",
         app.command,
         snapshot.pid,
         mode_name(snapshot.mode),

@@ -78,6 +78,7 @@ impl Watch {
             app.history = super::history::History::default();
             app.command = shown_command(&snapshot);
         }
+        app.forked = process::fork_children(pid);
         let parts = Parts::of(&snapshot, residence);
         app.update(snapshot, parts, self.since.elapsed().as_secs_f64() * self.scale);
         if is_new {

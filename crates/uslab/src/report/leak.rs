@@ -1,7 +1,7 @@
 //! Reports of leaks: one for each stack that leaked objects come from, and a line of totals.
 
 use super::depot::{self, StackId};
-use super::{Event, Fault, Format, json, sink, text};
+use super::{Bytes, Event, Fault, Format, json, sink, text};
 use crate::os;
 use crate::os::unwind::MAX_FRAMES;
 use core::fmt::{self, Write};
@@ -51,9 +51,8 @@ impl Amount {
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |n| if n == 1 { "" } else { "s" };
-        write!(f, "{} byte{} in {} object", self.bytes, plural(self.bytes), self.objects)?;
-        f.write_str(plural(self.objects))
+        let plural = if self.objects == 1 { "" } else { "s" };
+        write!(f, "{} in {} object{plural}", Bytes(self.bytes), self.objects)
     }
 }
 
@@ -104,7 +103,7 @@ fn as_text(out: &mut impl Write, leak: &Leak, allocated: Option<&Event<'_>>) -> 
     let first = &leak.first;
     writeln!(out, "uslab: {}", Headline(leak))?;
     let which = if leak.direct.objects == 1 { "object" } else { "one of them is object" };
-    write!(out, "  {which} {:#x} of {} bytes, of {}", first.pointer, first.bytes, first.cache)?;
+    write!(out, "  {which} {:#x} of {}, of {}", first.pointer, Bytes(first.bytes), first.cache)?;
     if first.family.is_empty() { writeln!(out) } else { writeln!(out, ", by {}", first.family) }?;
     match allocated {
         Some(event) => text::happened(out, "allocated", event),

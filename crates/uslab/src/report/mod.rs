@@ -182,6 +182,16 @@ impl Dump {
     }
 }
 
+/// A number of bytes in words: `1 byte`, `2 bytes`.
+#[derive(Clone, Copy)]
+pub struct Bytes(pub usize);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
 /// Writes a line about an allocation or a free, with letter T of `USLAB_DEBUG`.
 #[cold]
 pub fn trace(what: &str, cache: &str, pointer: usize, bytes: usize, family: &str) {
@@ -189,7 +199,11 @@ pub fn trace(what: &str, cache: &str, pointer: usize, bytes: usize, family: &str
     let (thread, cpu) = (os::thread::id(), os::cpu::current());
     sink::write(|out, format| match format {
         Format::Text => {
-            writeln!(out, "uslab: {what} {pointer:#x} of {cache}, {bytes} bytes, thread {thread}, CPU {cpu}")
+            writeln!(
+                out,
+                "uslab: {what} {pointer:#x} of {cache}, {}, thread {thread}, CPU {cpu}",
+                Bytes(bytes)
+            )
         }
         Format::Json => json::trace(out, (what, family), cache, (pointer, bytes), (thread, cpu as u32)),
     });

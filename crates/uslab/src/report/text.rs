@@ -2,7 +2,7 @@
 //! debugging; the rest is indented.
 
 use super::symbol::Place;
-use super::{Dump, Event, Report};
+use super::{Bytes, Dump, Event, Report};
 use crate::os;
 use core::fmt::{self, Write};
 
@@ -16,7 +16,7 @@ pub fn write(out: &mut impl Write, report: &Report<'_>, stack: &[usize]) -> fmt:
     writeln!(out, "  found by thread {thread} on CPU {cpu}")?;
     frames(out, stack)?;
     if let Some(object) = report.object {
-        write!(out, "  object {:#x} of {} bytes, {}", object.start, object.bytes, object.state)?;
+        write!(out, "  object {:#x} of {}, {}", object.start, Bytes(object.bytes), object.state)?;
         if object.family.is_empty() { writeln!(out) } else { writeln!(out, ", of {}", object.family) }?;
     }
     for (what, event) in [("allocated", &report.allocated), ("freed", &report.freed)] {

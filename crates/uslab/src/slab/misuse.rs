@@ -2,7 +2,7 @@
 //! fault.
 
 use crate::pages;
-use crate::report::{self, Fault, Report};
+use crate::report::{self, Bytes, Fault, Report};
 use crate::rseq::Owner;
 use core::fmt;
 
@@ -51,9 +51,9 @@ impl fmt::Display for Headline<'_> {
                 write!(f, "double free of {pointer:p}: an object of {cache} that is free already")
             }
             Misuse::Inside(start) => {
-                let offset = (pointer as usize).wrapping_sub(start);
+                let offset = Bytes((pointer as usize).wrapping_sub(start));
                 write!(f, "invalid free of {pointer:p}: ")?;
-                write!(f, "it lies {offset} bytes inside object {start:#x} of {cache}")
+                write!(f, "it lies {offset} inside object {start:#x} of {cache}")
             }
             Misuse::NotAnObject => {
                 write!(f, "invalid free of {pointer:p}: no object of {cache} starts there")

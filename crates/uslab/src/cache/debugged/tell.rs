@@ -11,7 +11,7 @@ use crate::cache::registry;
 use crate::os::debugging::RED_ZONE;
 use crate::os::unwind::{MAX_FRAMES, defines_elsewhere};
 use crate::pages;
-use crate::report::{self, Dump, Fault, Report};
+use crate::report::{self, Bytes, Dump, Fault, Report};
 use crate::slab::{Headline, Misuse};
 use core::fmt;
 use core::ops::Range;
@@ -113,10 +113,9 @@ fn tell_pattern(object: &Object<'_>, name: &str, state: u32, range: Range<usize>
     let text = if state == NEVER { NEVER_USED_STATE } else { FREE };
     let fault = if state == NEVER { Fault::WriteBeforeAlloc } else { Fault::WriteAfterFree };
     let offset = range.start - object.pointer;
-    let bytes = range.len();
     let headline = Said(|f: &mut fmt::Formatter<'_>| {
         let what = if state == NEVER { "write to unallocated memory" } else { "write after free" };
-        write!(f, "{what} at {:#x}: {bytes} bytes at offset {offset} of ", range.start)?;
+        write!(f, "{what} at {:#x}: {} at offset {offset} of ", range.start, Bytes(range.len()))?;
         write!(f, "object {:#x} of {name} changed", object.pointer)
     });
     let wrong = Some(range.clone());
@@ -187,17 +186,17 @@ fn tell_zone(
     value: Option<u8>,
     state: &'static str,
 ) {
-    let (asked, pointer, bytes) = (object.asked(), object.pointer, range.len());
+    let (asked, pointer, bytes) = (Bytes(object.asked()), object.pointer, Bytes(range.len()));
     let headline = Said(|f: &mut fmt::Formatter<'_>| {
         if is_left {
-            let before = pointer - range.start;
-            write!(f, "underflow of {pointer:#x}: {bytes} bytes changed, the first {before} bytes before ")?;
+            let before = Bytes(pointer - range.start);
+            write!(f, "underflow of {pointer:#x}: {bytes} changed, the first {before} before ")?;
         } else {
-            let behind = range.start - pointer - used;
-            write!(f, "overflow of {pointer:#x}: {bytes} bytes changed, the first {behind} bytes behind ")?;
+            let behind = Bytes(range.start - pointer - used);
+            write!(f, "overflow of {pointer:#x}: {bytes} changed, the first {behind} behind ")?;
         }
         match state {
-            ALLOCATED => write!(f, "the {asked} bytes of an object of {name}"),
+            ALLOCATED => write!(f, "the {asked} of an object of {name}"),
             _ => write!(f, "a free object of {name}"),
         }
     });
@@ -213,7 +212,8 @@ pub fn check_release(object: &Object<'_>, name: &str, release: Release) {
         let headline = Said(|f: &mut fmt::Formatter<'_>| {
             write!(
                 f,
-                "wrong size in free of {pointer:#x}: {bytes} instead of {asked} bytes, an object of {name}"
+                "wrong size in free of {pointer:#x}: {bytes} instead of {}, an object of {name}",
+                Bytes(asked)
             )
         });
         let told = Told {
@@ -272,8 +272,8 @@ pub fn inside(object: &Object<'_>, name: &str, at: usize) {
     let headline = Said(|f: &mut fmt::Formatter<'_>| {
         write!(f, "invalid free of {at:#x}: it lies ")?;
         match at.checked_sub(start) {
-            Some(offset) => write!(f, "{offset} bytes inside object {start:#x} of {name}"),
-            None => write!(f, "{} bytes before object {start:#x} of {name}", start - at),
+            Some(offset) => write!(f, "{} inside object {start:#x} of {name}", Bytes(offset)),
+            None => write!(f, "{} before object {start:#x} of {name}", Bytes(start - at)),
         }
     });
     let state = if object.state() == super::object::LIVE { ALLOCATED } else { FREE };

@@ -15,7 +15,7 @@ mod users;
 use super::debugged::{Release, User};
 use crate::os::debugging::{CHECKS, TRACE, USERS};
 use crate::os::unwind::MAX_FRAMES;
-use crate::report::{self, Fault, Object, Report};
+use crate::report::{self, Bytes, Fault, Object, Report};
 use crate::slab::{Headline, Misuse, Slabs};
 use core::fmt;
 use core::sync::atomic::{
@@ -139,6 +139,6 @@ struct WrongSize<'a> {
 impl fmt::Display for WrongSize<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WrongSize { object, named, bytes, name } = *self;
-        write!(f, "wrong size in free of {object:p}: {named} bytes, and an object of {name} has {bytes}")
+        write!(f, "wrong size in free of {object:p}: {}, and an object of {name} has {bytes}", Bytes(named))
     }
 }

@@ -4,7 +4,7 @@ use super::pool::{self, Place, Slot, State};
 use crate::os;
 use crate::os::fault::{Access, Fault};
 use crate::os::unwind::{self, MAX_FRAMES};
-use crate::report::{self, Dump, Object, Report};
+use crate::report::{self, Bytes, Dump, Object, Report};
 use core::fmt::{self, Display};
 use core::ops::Range;
 
@@ -36,11 +36,11 @@ struct Position<'a> {
 impl Display for Position<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Range { start, end } = *self.object;
-        let bytes = end - start;
+        let bytes = Bytes(end - start);
         match self.address {
-            at if at < start => write!(f, "{} bytes before an object of {bytes} bytes", start - at),
-            at if at >= end => write!(f, "{} bytes behind an object of {bytes} bytes", at - end),
-            at => write!(f, "{} bytes into an object of {bytes} bytes", at - start),
+            at if at < start => write!(f, "{} before an object of {bytes}", Bytes(start - at)),
+            at if at >= end => write!(f, "{} behind an object of {bytes}", Bytes(at - end)),
+            at => write!(f, "{} into an object of {bytes}", Bytes(at - start)),
         }
     }
 }
