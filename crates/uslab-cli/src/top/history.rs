@@ -233,7 +233,7 @@ impl History {
             return Rates::default();
         };
         let seconds = (self.last.look.at_s - self.before.look.at_s).max(1e-3);
-        // A new cache with the id of a destroyed one counts on: only a damaged file's may fall.
+        // A counter that fell is another cache's with the same id.
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
         Rates {
             net: (now.live_objects as f64 - then.live_objects as f64) / seconds,

@@ -14,8 +14,9 @@ use std::vec::Vec;
 /// those of counters. Labels are the same, too: a cache has `cache` and `id`.
 ///
 /// Recorders keep a gauge until it is set again. So the publisher sets the gauges of a cache or
-/// shrinker that is gone to 0. Keep one publisher for the whole program. A counter never falls: a
-/// new cache with the name and the number of a destroyed one counts on from the old values.
+/// shrinker that is gone to 0. Keep one publisher for the whole program. A counter never sinks: if
+/// a new cache has the name and the number of a destroyed one, its counters stay at the old values
+/// until they exceed them.
 ///
 /// ```
 /// use std::time::Duration;
