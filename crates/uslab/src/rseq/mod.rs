@@ -68,6 +68,7 @@ mod arch;
 #[cfg(all(target_arch = "x86_64", not(target_env = "musl")))]
 #[path = "x86_64.rs"]
 mod arch;
+mod copy;
 mod cpu;
 mod detect;
 pub mod fake;
@@ -80,6 +81,7 @@ mod tests;
 #[cfg(all(uslab_inject, target_arch = "x86_64", not(target_env = "musl")))]
 pub use arch::{ABORTS, INJECT_TURNS};
 pub use arch::{exchange, pop, pop_bulk, push, push_bulk, push_tested};
+pub use copy::copy;
 pub use cpu::Cpu;
 pub use detect::{Mode, init, mode, reason};
 pub use layout::{

@@ -329,6 +329,30 @@ macro_rules! copy {
     };
 }
 
+/// Copies `k` pointers, as bulk operations do.
+///
+/// # Safety
+/// As [`core::ptr::copy_nonoverlapping`].
+#[inline(always)]
+pub(super) unsafe fn copy(from: *const *mut u8, to: *mut *mut u8, k: usize) {
+    // SAFETY: the caller's promise. Beside its operands the code changes vector registers alone.
+    unsafe {
+        asm!(
+            copy!("{from}", "{to}"),
+            t = out(reg) _,
+            i = out(reg) _,
+            k = in(reg) k,
+            from = in(reg) from,
+            to = in(reg) to,
+            wide = sym WIDE,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
+            out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack)
+        );
+    }
+}
+
 /// Takes up to `wanted` objects from this CPU's main sheaf into `out`. Returns their number.
 ///
 /// # Safety
