@@ -77,17 +77,6 @@ fn compiled_by_clang() {
     }
 }
 
-/// Nodes that a library with hidden visibility made, and the program frees.
-#[test]
-fn containers_cross_libraries_of_hidden_visibility() {
-    let (hidden, source) = ("-fvisibility=hidden", source("nodes.cpp"));
-    let flags = ["-shared", "-fPIC", hidden, "-DLIBRARY"];
-    let library = program_with("libnodes.so", &source, "c++17", Link::Shared, &flags);
-    let library = library.display().to_string();
-    let flags = [hidden, "-Wl,--no-as-needed", &library];
-    run_both("nodes", &program_with("nodes", &source, "c++17", Link::Shared, &flags));
-}
-
 /// Loaded late into a process whose malloc is the preload library's.
 #[test]
 fn loaded_late_beside_the_preloaded_library() {

@@ -318,9 +318,10 @@ private:
 namespace detail {
 
 /* The cache for nodes of one size and alignment, made at the first use. It is never destroyed:
- * containers may outlive every static object. All shared objects of a program have the same one,
- * also those that are built with hidden visibility: a node may be freed by another than made it. */
-template <std::size_t Size, std::size_t Align> class USLAB_ATTRIBUTE((visibility("default"))) nodes {
+ * containers may outlive every static object. Shared objects that are built with hidden visibility
+ * (-fvisibility=hidden) each have their own, so that each may have a library of its own: containers
+ * must not pass between them. */
+template <std::size_t Size, std::size_t Align> class nodes {
 public:
     static void *allocate()
     {

@@ -116,7 +116,7 @@ fn a_second_signal_ends_the_command_though_the_process_hangs() {
     let mut asking = Running(asking);
     running.kill("STOP");
     asking.kill("INT");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(std::time::Duration::from_millis(700));
     assert!(asking.0.try_wait().expect("watched").is_none(), "it waits for the profile");
     asking.kill("INT");
     support::wait_until("it ends", || asking.0.try_wait().expect("watched").is_some());

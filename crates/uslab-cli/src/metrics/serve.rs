@@ -8,7 +8,7 @@
 //! that a client names.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a request's line and headers.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 100;
+/// Time for the client to close, and pieces of what it sends meanwhile.
+const LINGER: Duration = Duration::from_secs(1);
+const MAX_UNREAD_PARTS: usize = 16;
 /// The wait after a connection could not be accepted: there may be no descriptor for it.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -38,7 +41,10 @@ pub fn serve(address: SocketAddr, named: &Named) -> Outcome {
     thread::scope(|scope| {
         for n in 1..MAX_CONNECTIONS {
             let server = thread::Builder::new().name(format!("http {n}"));
-            server.spawn_scoped(scope, || answer_all(&listener, named)).map_err(fail)?;
+            // As many as the system allows; this one serves too.
+            if server.spawn_scoped(scope, || answer_all(&listener, named)).is_err() {
+                break;
+            }
         }
         // Port 0 asks the kernel to choose: the line names the choice.
         note(&format!("uslab: metrics at http://{own}/metrics\n"));
@@ -86,7 +92,23 @@ fn answer(mut stream: TcpStream, named: &Named) -> io::Result<()> {
     if has_body {
         text.push_str(&body);
     }
-    write(&mut stream, text.as_bytes())
+    write(&mut stream, text.as_bytes())?;
+    finish(&mut stream)
+}
+
+/// Waits until the client has the answer: a connection that is closed with bytes unread is reset,
+/// and the answer may be lost. What it still sends is read, up to a bound.
+fn finish(stream: &mut TcpStream) -> io::Result<()> {
+    stream.shutdown(Shutdown::Write)?;
+    let deadline = Instant::now() + LINGER;
+    let mut part = [0; MAX_HEAD_BYTES];
+    for _ in 0..MAX_UNREAD_PARTS {
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        if stream.read(&mut part)? == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// What was read of a request.

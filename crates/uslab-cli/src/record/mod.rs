@@ -107,17 +107,22 @@ fn summary(looks: u64, time: Duration, path: &Path, file: &File) -> String {
     format!("{looks} look{s} in {:.1} s: {} in {}", time.as_secs_f64(), bytes(size), path.display())
 }
 
+/// A second Ctrl-C within this time is the first one, passed on by another program.
+const SAME: Duration = Duration::from_millis(500);
+
 /// A message for the first signal that ends the command, which from now on does not end it at once.
-/// A second one does, while there is a receiver: what the first one began may hang.
+/// A second Ctrl-C does, while there is a receiver: what the first signal began may hang.
 pub fn signals() -> io::Result<Receiver<i32>> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let (sender, receiver) = channel();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for (number, signal) in signals.forever().enumerate() {
+        let mut first = None;
+        for signal in signals.forever() {
             if sender.send(signal).is_err() {
                 break;
             }
-            if number > 0 {
+            let first: &Instant = first.get_or_insert_with(Instant::now);
+            if signal == SIGINT && first.elapsed() > SAME {
                 let _ = emulate_default_handler(signal);
             }
         }

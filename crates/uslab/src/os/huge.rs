@@ -10,10 +10,12 @@ static IS_AVAILABLE: Answer = Answer::unknown();
 /// The system page that has huge pages of 2 MiB.
 const SMALL_BYTES: usize = 4096;
 
-/// Whether a range that is advised gets huge pages of 2 MiB. The first call finds it out.
-///
-/// Must not be called on the background thread: the program could take the descriptor for its own.
+/// Whether a range that is advised gets huge pages of 2 MiB. The first call finds it out, but for
+/// the background thread: the program could take its descriptor for one of its own.
 pub fn learn() -> bool {
+    if super::background::is_background_thread() {
+        return is_available();
+    }
     IS_AVAILABLE.learn(|| super::memory::page_bytes() == SMALL_BYTES && is_enabled() && !is_disabled_here());
     is_available()
 }

@@ -60,7 +60,7 @@ impl Parts {
                 _ => {}
             }
             ranges += 1;
-            is_even &= count(first, last) == parts.cpus;
+            is_even &= count(first, last) <= parts.cpus;
             members = members.saturating_add(count(first, last));
         });
         let is_plausible = is_even && parts.cpus > 0 && parts.period >= parts.cpus;

@@ -78,6 +78,7 @@ fn the_list_of_one_cache_tells_all_groups() {
         ("0-7,4-11\n", "0-127\n", None),
         // CPUs 1 to 3 are offline, so that the list does not show how many share a cache.
         ("0,4-7\n", "0,4-15\n", None),
+        ("0-7,32-38\n", "0-38,40-63\n", parts(8, 32)),
         ("0-18446744073709551615\n", "0-127\n", None),
     ] {
         let found = sharing::Parts::of(list.as_bytes(), online.as_bytes());

@@ -224,7 +224,8 @@ impl Local {
             // Under one lock: statistics, which count the slots of the list, may have counted this
             // one before it was empty, and must not count it after this.
             let mut all = LOCALS.lock();
-            if let Some(cache) = cache {
+            // SAFETY: under the lock the word is null, or a cache that lives.
+            if let Some(cache) = unsafe { this.cache.load(Relaxed).as_ref() } {
                 cache.recount(&this.slot);
             }
             // SAFETY: it stands in the list since `make`.

@@ -400,11 +400,11 @@ impl Slabs {
         if !self.is_purgeable() || !pages::may_purge_rested() {
             return false;
         }
-        if walk.visited >= self.longest_list().min(MAX_LOOKS) {
-            return false;
-        }
         if self.steady_frees.swap(walk.frees, Relaxed) != walk.frees {
             self.steady_looks.store(0, Relaxed);
+        }
+        if walk.visited >= self.longest_list().min(MAX_LOOKS) {
+            return false;
         }
         let part = walk.visited..walk.visited + LOOKS_OF_PART;
         walk.visited = part.end;
@@ -549,9 +549,10 @@ impl Slabs {
         }
         slab.unclaim(&self.geometry, free);
         let count = slab.count().load(Acquire);
-        lists.place(slab, list_for(count, self.geometry.objects), End::Last);
-        // SAFETY: the lock that guards the field is held.
-        unsafe { (*slab.head()).seen = count as u16 };
+        if lists.place(slab, list_for(count, self.geometry.objects), End::Last) != List::Taking {
+            // SAFETY: the lock that guards the field is held, and no refill takes from the slab.
+            unsafe { (*slab.head()).seen = count as u16 };
+        }
         self.publish(&mut lists, index);
         drop(lists);
         self.charged.fetch_sub(uncharged.count_ones() as usize, Relaxed);

@@ -142,6 +142,22 @@ fn pages_of_a_slab_that_served_between_two_looks_stay() {
 }
 
 #[test]
+fn slabs_of_which_none_has_free_objects_are_steady_after_a_walk() {
+    let (slabs, _) = slabs_of_order(4, 512, None);
+    let objects = take(slabs, slabs.geometry().objects);
+    free(slabs, &objects[..1]);
+    let again = take(slabs, 1);
+    assert!(!slabs.is_steady(), "an object was freed since the last walk");
+    slabs.purge_rested();
+    assert!(slabs.is_steady(), "all slabs are full");
+    free(slabs, &objects[1..]);
+    free(slabs, &again);
+    slabs.shrink();
+    slabs.purge_rested();
+    assert!(slabs.is_steady(), "no slab is left");
+}
+
+#[test]
 fn a_walk_looks_at_each_slab_once() {
     // More than a part of a walk visits, in one list, and a few in another.
     let (slabs, _) = slabs_of_order(4, 4096, None);
