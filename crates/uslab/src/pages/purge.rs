@@ -174,8 +174,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
         let may_unmap = unmap && buddy.may_be_unmapped(index);
-        let goes_whole = may_unmap && buddy.is_whole(index);
-        if !goes_whole && !buddy.has_to_purge(index, group) {
+        let is_whole = may_unmap && buddy.is_whole(index);
+        if !is_whole && !buddy.has_to_purge(index, group) {
             in_vain += 1;
             if in_vain >= MAX_MISSES && least_pages > 1 {
                 break;
@@ -186,7 +186,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let must_revoke = !stays_advised && buddy.split(index);
         let (taken, dirty) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
-            let taken = if goes_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
+            let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
             (taken, before - chunk.dirty_pages)
         });
         buddy.policy.window.note_purged(usize::from(dirty));
@@ -198,7 +198,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let is_purged = purge_runs(index, &taken, locked);
         // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk
         // is mapped.
-        let is_unmapped = is_purged && goes_whole && unsafe { arena::unmap_memory(index, 1) };
+        let is_unmapped = is_purged && is_whole && unsafe { arena::unmap_memory(index, 1) };
 
         let mut buddy = buddy::lock();
         let period = buddy.policy.period;
@@ -219,7 +219,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             purged += usize::from(dirty) * PAGE_BYTES;
         }
         buddy.publish();
-        if goes_whole && !is_unmapped {
+        if is_whole && !is_unmapped {
             // A refusal to unmap (too many mappings) holds for the other chunks too: purge those,
             // and leave them mapped.
             (unmap, unmap_clean) = (false, false);
