@@ -2,8 +2,8 @@
 
 use crate::os;
 use crate::os::directory::{self, Directory, Refusal};
+use crate::os::path::Path;
 use core::ffi::CStr;
-use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// The value of `USLAB_SNAPSHOT` that stands for the user's own directory.
@@ -28,9 +28,8 @@ pub fn choose(value: &[u8]) -> Result<Directory, Refusal> {
     let places = [format_args!("/dev/shm/uslab-{user}"), run, format_args!("/tmp/uslab-{user}")];
     let mut refusal = Refusal::MISSING;
     for place in places {
-        let mut path = Path { bytes: [0; 64], used: 0 };
-        let _: fmt::Result = path.write_fmt(place);
-        set(&path.bytes[..path.used]);
+        let Some(path) = Path::formatted(place) else { continue };
+        set(path.as_bytes());
         with_path(directory::make);
         match open() {
             Ok(directory) => return Ok(directory),
@@ -65,19 +64,4 @@ fn with_path<R>(run: impl FnOnce(&CStr) -> R) -> R {
     }
     // The last byte stays 0, so there is a NUL.
     run(CStr::from_bytes_until_nul(&path).unwrap_or(c"/"))
-}
-
-/// A path that is being written; it has room for those of [`choose`].
-struct Path {
-    bytes: [u8; 64],
-    used: usize,
-}
-
-impl Write for Path {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.used + text.len();
-        self.bytes.get_mut(self.used..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.used = end;
-        Ok(())
-    }
 }

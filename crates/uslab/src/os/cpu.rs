@@ -1,7 +1,7 @@
 //! The machine's CPUs and NUMA nodes: how many there can be, and which node a CPU belongs to.
 
 use super::file::Reader;
-use core::ffi::CStr;
+use super::path::Path;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
@@ -104,18 +104,7 @@ pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
 
 /// Opens a file of sysfs, or a folder, by a short path.
 fn open(path: fmt::Arguments<'_>) -> Option<Reader> {
-    struct Path([u8; 64], usize);
-    impl fmt::Write for Path {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            let end = self.1 + text.len();
-            self.0.get_mut(self.1..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
-            self.1 = end;
-            Ok(())
-        }
-    }
-    let mut text = Path([0; 64], 0);
-    fmt::Write::write_fmt(&mut text, path).ok()?;
-    Reader::open(CStr::from_bytes_until_nul(&text.0).ok()?)
+    Reader::open(Path::formatted(path)?.as_c())
 }
 
 /// Whether there is more than one node.

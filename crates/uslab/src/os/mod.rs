@@ -37,6 +37,7 @@ pub mod membarrier;
 pub mod memory;
 pub mod numa;
 pub mod own_memory;
+pub mod path;
 pub mod pin;
 pub mod pressure;
 pub mod probe;

@@ -5,8 +5,7 @@ use crate::counters::layout::MAX_COPIES;
 use crate::malloc::profiled;
 use crate::os;
 use crate::os::env::VALUE_BYTES;
-use core::ffi::CStr;
-use core::fmt::Write;
+use crate::os::path::Path;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The path of the file without the process id. At exit the environment may be gone.
@@ -30,46 +29,17 @@ pub fn start_from_environment() {
     }
 }
 
-/// Bytes behind the path: `.4294967295.8.new`, and a NUL.
-const ENDING_BYTES: usize = 24;
-
-/// A path with a NUL.
-struct Path {
-    bytes: [u8; VALUE_BYTES + ENDING_BYTES],
-    used: usize,
-}
-
-impl Path {
-    /// [`PATH`] with the process id, and with the number of the file if that is not 1.
-    fn new(number: u32, ending: &str) -> Option<Path> {
-        let used = PATH_BYTES.load(Acquire);
-        let mut path = Path { bytes: [0; VALUE_BYTES + ENDING_BYTES], used };
-        path.bytes.iter_mut().zip(&PATH[..used]).for_each(|(to, from)| *to = from.load(Relaxed));
-        write!(path, ".{}", os::file::process_id()).ok()?;
-        if number > 1 {
-            write!(path, ".{number}").ok()?;
-        }
-        path.write_str(ending).ok()?;
-        Some(path)
-    }
-
-    fn text(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
-    }
-}
-
-impl Write for Path {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        // The last byte stays 0.
-        let end = (self.used + text.len()).min(VALUE_BYTES + ENDING_BYTES - 1);
-        let place = self.bytes.get_mut(self.used..end).ok_or(core::fmt::Error)?;
-        if place.len() != text.len() {
-            return Err(core::fmt::Error);
-        }
-        place.copy_from_slice(text.as_bytes());
-        self.used = end;
-        Ok(())
-    }
+/// [`PATH`] with the process id, and with the number of the file if that is not 1.
+fn path_of(number: u32, ending: &str) -> Option<Path> {
+    let mut named = [0; VALUE_BYTES];
+    let used = PATH_BYTES.load(Acquire);
+    named.iter_mut().zip(&PATH[..used]).for_each(|(to, from)| *to = from.load(Relaxed));
+    let id = os::file::process_id();
+    let more = match number {
+        1 => Path::formatted(format_args!(".{id}{ending}")),
+        _ => Path::formatted(format_args!(".{id}.{number}{ending}")),
+    };
+    Path::of(&named[..used])?.with(more?.as_bytes())
 }
 
 /// Writes the profile to the file that `USLAB_PROFILE_FILE` named at the load, if it did. The
@@ -87,12 +57,12 @@ pub fn write_at_exit() {
     let began_ms = profiled::state::own_unix_ms();
     // The time of a file may lie behind the clock by a tick.
     let is_others = |path: &Path| {
-        os::file::own_file_changed_ms(path.text()).is_some_and(|changed_ms| changed_ms + 10 >= began_ms)
+        os::file::own_file_changed_ms(path.as_c()).is_some_and(|changed_ms| changed_ms + 10 >= began_ms)
     };
-    let number = (1..=MAX_COPIES).find(|&number| Path::new(number, "").is_some_and(|path| !is_others(&path)));
+    let number = (1..=MAX_COPIES).find(|&number| path_of(number, "").is_some_and(|path| !is_others(&path)));
     let number = number.unwrap_or(1);
-    let (Some(draft), Some(path)) = (Path::new(number, ".new"), Path::new(number, "")) else { return };
-    let written = os::file::replace(draft.text(), path.text(), |fd| match write_to(fd) {
+    let (Some(draft), Some(path)) = (path_of(number, ".new"), path_of(number, "")) else { return };
+    let written = os::file::replace(draft.as_c(), path.as_c(), |fd| match write_to(fd) {
         Err(super::ProfileError::Write(number)) => Err(number),
         // It was started: the path is stored before.
         _ => Ok(()),

@@ -2,10 +2,10 @@
 //! place in the tree of control groups.
 
 use super::choice::Choice;
-use super::path::Path;
 use super::place::Place;
 use super::reason::Reason;
 use super::systemd::Watch;
+use crate::os::path::Path;
 
 /// Period of looking up the process's place.
 const FOLLOW_MS: u64 = 1000;

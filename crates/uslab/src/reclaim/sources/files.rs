@@ -2,8 +2,8 @@
 //!
 //! A line that does not fit is left out, and never taken for a whole line.
 
-use super::path::Path;
 use crate::os::file::Reader;
+use crate::os::path::Path;
 
 /// The longest line that is read. Mounts of other file systems may have longer ones.
 const LINE_BYTES: usize = 1024;

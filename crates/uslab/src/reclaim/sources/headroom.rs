@@ -12,9 +12,9 @@
 
 use super::context::Context;
 use super::files::{NONE, bytes_in, lines, number, open, value_in};
-use super::path::Path;
 use super::place::{LEVELS, Place};
 use super::pressure::{Demand, Kind, Pressure};
+use crate::os::path::Path;
 use crate::os::pressure::Descriptor;
 use core::fmt;
 

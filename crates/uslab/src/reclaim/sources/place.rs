@@ -9,8 +9,8 @@
 //! A directory outside the mount is never taken for the process's own.
 
 use super::files::{lines, open};
-use super::path::Path;
 use super::reason::Reason;
+use crate::os::path::Path;
 use core::fmt;
 
 /// Levels that are read, from the process's own upwards.

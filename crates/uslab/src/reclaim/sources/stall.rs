@@ -13,9 +13,9 @@
 //! A source reports at most ten times a second, and opens a descriptor at most ten times a second.
 
 use super::context::Context;
-use super::path::Path;
 use super::pressure::Kind;
 use super::reason::Reason;
+use crate::os::path::Path;
 use crate::os::pressure::{Descriptor, Event, Form, State};
 use crate::os::report;
 use core::fmt;

@@ -15,8 +15,8 @@
 //! figure that cannot be read never counts as swapping.
 
 use super::files::{bytes_in, lines, number, open, value_in};
-use super::path::Path;
 use super::place::Place;
+use crate::os::path::Path;
 
 /// Least time between two looks.
 const APART_MS: u64 = 500;

@@ -11,10 +11,10 @@
 //! A process that gained privileges never opens or writes the files that the variables name,
 //! because its unprivileged caller chose them.
 
-use super::path::Path;
 use super::reason::Reason;
 use crate::os::config;
 use crate::os::env::{self, TooLong, Value, is_privileged};
+use crate::os::path::Path;
 use crate::os::pressure::{self, Descriptor, Form};
 
 /// Bytes that a value of the environment can stand for.

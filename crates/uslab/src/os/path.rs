@@ -21,6 +21,20 @@ impl Path {
         Path::EMPTY.with(bytes)
     }
 
+    /// `None` if it is too long or has a NUL in it.
+    pub fn formatted(text: fmt::Arguments<'_>) -> Option<Path> {
+        struct Writer(Path);
+        impl fmt::Write for Writer {
+            fn write_str(&mut self, more: &str) -> fmt::Result {
+                self.0 = self.0.with(more.as_bytes()).ok_or(fmt::Error)?;
+                Ok(())
+            }
+        }
+        let mut writer = Writer(Path::EMPTY);
+        fmt::Write::write_fmt(&mut writer, text).ok()?;
+        Some(writer.0)
+    }
+
     /// This path with `more` right behind it.
     pub fn with(mut self, more: &[u8]) -> Option<Path> {
         if more.contains(&0) || self.used + more.len() >= PATH_BYTES {
@@ -68,5 +82,7 @@ mod tests {
         assert_eq!(path.up(9).as_c(), c"");
         assert!(Path::of(&[b'x'; PATH_BYTES]).is_none() && Path::of(&[b'x'; PATH_BYTES - 1]).is_some());
         assert!(Path::of(b"/a\0b").is_none());
+        assert_eq!(Path::formatted(format_args!("/a{}/b", 12)).unwrap().as_c(), c"/a12/b");
+        assert!(Path::formatted(format_args!("{:600}", 1)).is_none());
     }
 }
