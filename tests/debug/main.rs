@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
+use uslab_tests::harness::{Mode, Outcome, Program, Scratch, artifacts, tool};
 
 #[macro_use]
 extern crate uslab_tests;
@@ -13,6 +13,7 @@ mod gdb;
 mod leaks;
 #[cfg(target_arch = "x86_64")]
 mod plugins;
+mod pprof;
 mod profile;
 mod programs;
 mod variable;

@@ -2,6 +2,7 @@
 
 use super::compiled;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 fn plugin(frame_bytes: usize) -> PathBuf {
@@ -17,14 +18,23 @@ fn plugin(frame_bytes: usize) -> PathBuf {
     plugin
 }
 
-// The frame of the first one is larger than the rest of the stack. A walk that took the second
-// one's for as large would leave the stack.
+/// The program of `plugins.c` and its plug-ins, compiled at the first call. The frame of the first
+/// one is larger than the rest of the stack: a walk that took the second one's for as large would
+/// leave the stack.
+fn built() -> &'static (PathBuf, [PathBuf; 3]) {
+    static BUILT: OnceLock<(PathBuf, [PathBuf; 3])> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let program = compiled(("cc", "gcc"), "plugins.c", "-ldl");
+        (program, [0x2_0008, 0x88, 0x1_0008].map(plugin))
+    })
+}
+
 both_modes! {
     reloaded => |mode| {
         let scratch = Scratch::new("debug-plugins");
-        let program = compiled(("cc", "gcc"), "plugins.c", "-ldl");
+        let (program, plugins) = built();
         for (name, value) in [("USLAB_PROFILE", "4096"), ("USLAB_DEBUG", "U"), ("USLAB_DEBUG", "FZPU")] {
-            let run = Program::new(&program).arg(plugin(0x2_0008)).arg(plugin(0x88)).arg(plugin(0x1_0008));
+            let run = Program::new(program).args(plugins);
             let outcome = run.env(name, value).limit_s(120).run_clean(&scratch, mode);
             outcome.expect(outcome.stdout() == "ok\n", "the plug-ins lay at one address");
         }

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::fs;
 
 /// The program of `profile.c`, compiled at the first call.
-fn program() -> &'static Path {
+pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| super::compiled(("cc", "gcc"), "profile.c", "-std=gnu11"))
 }
 
 /// Bytes that each site of the program allocates, at least.
-const SITE_BYTES: f64 = (8 << 20) as f64;
+pub const SITE_BYTES: f64 = (8 << 20) as f64;
 
 /// Runs the program with a sample in each KiB; returns the files that it wrote, and its output.
 fn run(way: &str, mode: Mode) -> (Vec<String>, String) {

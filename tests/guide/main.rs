@@ -7,6 +7,9 @@
 //!   ...                any number of lines
 //! ```
 //!
+//! Of a sum (`RSS 3 MiB = live 2 MiB + metadata 1 MiB`) the first part alone is compared: the
+//! others are those that the moment has. It may go on in lines that begin with `+`.
+//!
 //! A command finds `uslab` on its path and `libuslab_malloc.so` by the loader's path, as after an
 //! installation. `USLAB_GUIDE=write cargo test -p uslab-tests --test guide` writes the outputs of
 //! this machine into the pages.
@@ -48,6 +51,10 @@ fn outputs(name: &str, page: &Page) -> Vec<Vec<String>> {
 
 /// Whether `found` has the shape of `shown`, in which [`REST`] stands for any lines.
 fn fits(shown: &[String], found: &[String]) -> bool {
+    // A sum takes three lines at most, of which those that it does not need are empty.
+    let is_of_sum = |line: &&String| line.is_empty() || line.starts_with("+ ") || line.starts_with("- ");
+    let rest_of_sum = |lines: &[String]| lines.iter().take_while(is_of_sum).count();
+    let (shown, found) = (&shown[rest_of_sum(shown)..], &found[rest_of_sum(found)..]);
     match shown.split_first() {
         None => found.is_empty(),
         Some((line, rest)) if line.trim() == REST => (0..=found.len()).any(|skip| fits(rest, &found[skip..])),
@@ -94,6 +101,7 @@ pages! {
     seeing_inside: "seeing-inside",
     tracing: "tracing",
     containers: "containers",
+    choosing: "choosing",
     from_jemalloc: "from-jemalloc",
 }
 
@@ -116,4 +124,9 @@ fn lines_fit_by_their_shape() {
     assert!(fits(&shown, &lines("malloc-64 7 live\na\nb\ntotal 12 KiB")));
     assert!(!fits(&shown, &lines("malloc-64 7 live\ntotal 12 KiB\nmore")));
     assert!(!fits(&shown, &lines("malloc-64 7 dead\ntotal 12 KiB")));
+    let sum = lines("RSS 3 MiB = live 2 MiB + metadata 1 MiB\n\nend");
+    assert!(fits(&sum, &lines("RSS 4 MiB = live 1 MiB + slack 2 MiB\n+ not ours 1 MiB\n\nend")));
+    assert!(!fits(&sum, &lines("RSS 4 MiB = slack 2 MiB + live 1 MiB\n\nend")));
+    assert!(fits(&sum, &lines("RSS 4 MiB = live 1 MiB + slack 2 MiB\n\n\nend")));
+    assert!(fits(&sum, &lines("RSS 4 MiB = live 1 MiB + slack 2 MiB\n+ dirty 1 MiB\n- absent 1 MiB\nend")));
 }

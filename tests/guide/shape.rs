@@ -5,10 +5,11 @@ const UNITS: [&str; 18] =
     ["B", "KiB", "MiB", "GiB", "kB", "K", "M", "G", "k", "%", "ns", "us", "µs", "ms", "s", "KB", "MB", "GB"];
 
 /// The line with `N` in place of each number with its unit, and of a lone dash, and with single
-/// spaces. A number is a run of digits, points, commas and, behind `0x`, hexadecimal digits.
+/// spaces. Of a sum the first part stays. A number is a run of digits, points, commas and, behind
+/// `0x`, hexadecimal digits.
 pub fn shape(line: &str) -> String {
     let mut out: Vec<String> = Vec::new();
-    for word in line.split_whitespace() {
+    for word in line.split_whitespace().take_while(|word| *word != "+") {
         let word = match word {
             "-" => "N".into(),
             // A machine without sequences.

@@ -218,6 +218,20 @@ impl Running {
         self.child.id()
     }
 
+    /// The directory of its snapshot.
+    pub fn snapshots(&self) -> &Path {
+        &self.outcome().snapshots
+    }
+
+    /// What it has written to standard output so far.
+    pub fn stdout(&self) -> String {
+        self.outcome().stdout()
+    }
+
+    fn outcome(&self) -> &Outcome {
+        self.outcome.as_ref().expect("an outcome that has not been taken")
+    }
+
     /// Sends a signal to the process alone, not to its group.
     pub fn signal(&self, signal: libc::c_int) {
         // SAFETY: a system call without pointers. The child has not been reaped, so the id is its

@@ -36,9 +36,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build the release and run a program under the allocator, its caches listed at the end.
+    /// Build the release, run a program on the allocator, and print the table of its caches.
     Demo(demo::Args),
-    /// Test the library as built for valgrind and AddressSanitizer, under both.
+    /// Build the library for valgrind and AddressSanitizer, and test it under both.
     Checkers(checkers::Args),
     /// Install what the tests need, then run every check; stops at the first that fails.
     Ci(ci::Args),
@@ -50,10 +50,11 @@ enum Command {
     Picture(picture::Args),
     /// Compare the public items of the crate uslab with xtask/golden/public.txt.
     Public(public::Args),
-    /// Write the pages of docs/results from the JSON of its latest folder, or check that they are.
+    /// Write the pages of docs/results from the JSON of its latest folder, or check that they
+    /// agree.
     Results(results::Args),
     /// Write the curves and numbers of the balance simulation into docs/results, or check that they
-    /// are.
+    /// agree.
     Balance(balance::Args),
     /// Predict scaling to 256 CPUs by a model of cache coherence, into docs/results/scale.md.
     Scale(scale::Args),
@@ -63,7 +64,7 @@ enum Command {
     Deb(deb::Args),
     /// Build for musl into target/musl/dist, and test there.
     Musl(musl::Args),
-    /// Test in guests: memory limits, pressure, 8 CPUs on 2 nodes, under QEMU without KVM.
+    /// Test in guests under QEMU: memory limits, pressure, 8 CPUs on 2 nodes and more.
     Vm(vm::Args),
 }
 

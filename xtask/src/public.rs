@@ -55,7 +55,7 @@ fn table() -> String {
         .map(|variable| format!("`{}`", variable.name))
         .collect();
     text + "\nA program that gained privileges when it was started (set-user-ID, set-group-ID, file\n\
-            capabilities) heeds only these, since a user without the privileges set them:\n"
+            capabilities) heeds only these, since a user without the privileges set its environment:\n"
         + &harmless.join(",\n")
         + ".\n"
 }

@@ -115,7 +115,7 @@ const LONG_ABOUT: &str = "\
 Measures uslab beside mimalloc, jemalloc, snmalloc, rpmalloc and glibc, in one process and \
 one run; and beside gperftools and TBB where they are installed.
 
-A row is one question: so many objects of such a size live at once. All contestants answer it in \
+A row is one question, such as 64 objects of 256 bytes live at once. All contestants answer it in \
 short rounds, one after the other, again and again; the minimum of each is compared, as a ratio of \
 uslab to the best peer of that row. A round that the machine disturbed is done again. Ctrl-C or \
 SIGTERM ends the run and keeps the rows that are done.

@@ -1,4 +1,4 @@
-//! The programs of a suite taken together: how near each allocator, or each kind of hardening,
+//! The programs of a suite taken together: how near each allocator, or each setting of uslab,
 //! comes to the best one of every program.
 //!
 //! A program's figures are divided by the least of all allocators in that program; the geometric
@@ -54,7 +54,8 @@ pub fn standings(run: &Run) -> Vec<Standing> {
 }
 
 fn rows<'a>(run: &'a Run, end: &str) -> Vec<&'a Row> {
-    let is_program = |row: &&Row| row.id.starts_with("program/") || row.id.starts_with("hardening/");
+    let is_program =
+        |row: &&Row| ["program/", "hardening/", "profile/"].iter().any(|of| row.id.starts_with(of));
     run.rows.iter().filter(|row| is_program(row) && row.id.ends_with(end)).collect()
 }
 

@@ -74,8 +74,8 @@ extern "C" {
 #endif
 
 /* Settings that the program carries, "decay_ms=250,limit=80%,90%": a program may define this
- * variable; the library does not. Variables of the environment override it. Read at the first use
- * of the library. With a shared library or a preloaded one, link the program with -rdynamic. */
+ * variable; the library does not. Variables of the environment override it. Read when the library
+ * is loaded. With a shared library or a preloaded one, link the program with -rdynamic. */
 extern const char *uslab_conf USLAB_ATTRIBUTE((visibility("default")));
 
 /* ---- Caches ---------------------------------------------------------------------------------- */
@@ -97,8 +97,8 @@ typedef struct uslab_cache uslab_cache;
 #define USLAB_CONSISTENCY_CHECKS 0x800u /* check every free at once */
 #define USLAB_TRACE         0x1000u /* a line for each allocation and free */
 
-/* The nodes of a cache's memory, on a machine of several nodes, unless USLAB_NUMA=0. With the last
- * two, a CPU hands out what it freed, wherever the memory is. */
+/* The nodes that a cache's memory comes from. Without effect on a machine of one node, and with
+ * USLAB_NUMA=0. With the last two, a CPU hands out what it freed, wherever the memory is. */
 #define USLAB_NUMA_LOCAL      0u /* each CPU's own node, to which objects return */
 #define USLAB_NUMA_BIND       1u /* numa_node alone (MPOL_BIND), also where that node is full */
 #define USLAB_NUMA_INTERLEAVE 2u /* pages of all nodes in turn (MPOL_INTERLEAVE) */
@@ -114,9 +114,9 @@ typedef struct uslab_cache_options {
     size_t   align;               /* bytes, a power of two; 0: 16 if that divides the size, else 8 */
     unsigned flags;               /* USLAB_HWCACHE_ALIGN, ... */
     void   (*ctor)(void *object); /* runs once for each object, when its slab is made, not for each
-                                     allocation: the caller must free an object constructed. It may
-                                     run on any thread; it must not use the cache, throw, longjmp */
-    unsigned min_objects;         /* objects of a slab, if max_order allows; 0: by the CPUs */
+                                     allocation: a freed object must be as constructed. It may run on
+                                     any thread; it must not use the cache, throw or longjmp */
+    unsigned min_objects;         /* objects of a slab, if max_order allows; 0: by the number of CPUs */
     unsigned min_order;           /* a slab takes at least 2^min_order pages of 4 KiB */
     unsigned max_order;           /* at most 2^max_order, unless one object needs more; 0: 3; max. 8 */
     unsigned sheaf_capacity;      /* objects in each of a CPU's two sheaves; 0: adapts to use */
@@ -148,8 +148,8 @@ int uslab_cache_destroy(uslab_cache *cache) USLAB_NOEXCEPT;
  * Returns an object: uninitialised, constructed, or zeroed with USLAB_ZERO. `flags` are those of an
  * allocation. ENOMEM; EINVAL: an unknown flag.
  *
- * The fast path is about a dozen instructions without a lock; it does not zero. About one call in
- * sixty takes the slow path, which may block.
+ * The fast path is about a dozen instructions without a lock; zeroing adds to that. About one call
+ * in sixty takes the slow path, which may block.
  */
 void *uslab_cache_alloc(uslab_cache *cache, unsigned flags) USLAB_NOEXCEPT USLAB_DIRECT;
 
@@ -195,15 +195,15 @@ size_t uslab_cache_usable_size(const uslab_cache *cache) USLAB_NOEXCEPT;
 typedef struct uslab_sheaf uslab_sheaf;
 
 /* Sets n objects aside, so that n allocations from the store cannot fail: for work that must not
- * stop half way. `flags` is 0 or USLAB_NORECLAIM; uslab_sheaf_alloc zeroes. EINVAL, ENOMEM. */
+ * stop half way. `flags` is 0 or USLAB_NORECLAIM; uslab_sheaf_alloc can zero. EINVAL, ENOMEM. */
 uslab_sheaf *uslab_cache_prefill(uslab_cache *cache, unsigned flags, size_t n) USLAB_NOEXCEPT;
 
-/* Makes a store that takes objects from the cache as it needs them, a sheaf at a time, and gives
- * them back likewise. For a thread that allocates and frees much: a pair of calls costs about half
- * of one of uslab_cache_alloc and uslab_cache_free. Its free objects count as free. A shrink asks
- * for them; the store gives them back when it next takes or gives a sheaf. A fork child keeps the
- * stores of the thread that forked; free objects in those of other threads are lost to it. `flags`
- * is 0 or USLAB_NORECLAIM. EINVAL, ENOMEM. */
+/* Makes a store that takes objects from the cache and gives them back a sheaf at a time, as needed.
+ * For a thread that allocates and frees much: a pair of calls costs about half as much as one of
+ * uslab_cache_alloc and uslab_cache_free. Figures count the store's free objects as free. A shrink
+ * cannot take them: it asks, and the store gives them back when it next exchanges a sheaf. A fork
+ * child keeps the stores of the thread that forked, and loses free objects in those of other
+ * threads. `flags` is 0 or USLAB_NORECLAIM. EINVAL, ENOMEM. */
 uslab_sheaf *uslab_cache_local(uslab_cache *cache, unsigned flags) USLAB_NOEXCEPT;
 
 /* Returns an object of the store, which uslab_cache_free or uslab_sheaf_free frees. `flags` as for
@@ -211,7 +211,7 @@ uslab_sheaf *uslab_cache_local(uslab_cache *cache, unsigned flags) USLAB_NOEXCEP
  * except to fill a store of uslab_cache_local. */
 void *uslab_sheaf_alloc(uslab_sheaf *sheaf, unsigned flags) USLAB_NOEXCEPT;
 
-/* Frees an object of the store's cache, whichever function returned it, into the store; into the
+/* Frees an object of the store's cache, whichever function returned it: into the store, or into the
  * cache if the store has no room. The cache must still live. NULL is allowed. Takes no lock,
  * except where the store is full. Misuse is found when the object leaves the store. */
 void uslab_sheaf_free(uslab_sheaf *sheaf, void *object) USLAB_NOEXCEPT;
@@ -220,7 +220,7 @@ void uslab_sheaf_free(uslab_sheaf *sheaf, void *object) USLAB_NOEXCEPT;
 size_t uslab_sheaf_count(const uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 
 /* Fills a prefilled store up to at least n objects. `flags` as for uslab_cache_prefill. EINVAL,
- * also for a store of uslab_cache_local; ENOMEM. The store is then unchanged. */
+ * also for a store of uslab_cache_local; ENOMEM. On an error the store is unchanged. */
 int uslab_sheaf_refill(uslab_sheaf *sheaf, unsigned flags, size_t n) USLAB_NOEXCEPT;
 
 /* Ends the store and gives its objects back. The cache must still live. NULL is allowed. */
@@ -393,15 +393,15 @@ size_t uslab_trim(size_t kept_bytes) USLAB_NOEXCEPT;
 void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
 
 /* When huge pages of 2 MiB back memory. AUTO, the default: where a heap beyond 20 MiB grows and has
- * little free memory (of objects beyond a page, while nearly all is touched), but not without a
- * background thread, with a decay of 0, or under `ulimit -v`. ALWAYS: few objects then hold 2 MiB
- * and more, and free memory returns in pieces of 2 MiB only, unless memory is short. */
+ * little free memory; for objects beyond a page, only while the program touches nearly all of them.
+ * Never without a background thread, with a decay of 0, or under `ulimit -v`. ALWAYS: few objects
+ * hold 2 MiB and more; free memory returns in pieces of 2 MiB only, unless memory is short. */
 #define USLAB_HUGE_PAGES_AUTO   0u
 #define USLAB_HUGE_PAGES_NEVER  1u
 #define USLAB_HUGE_PAGES_ALWAYS 2u
 
-/* Chooses it for memory that is touched first from now on. Within an eighth of a limit no memory
- * gets huge pages, and none does where the system's setting is `never`. EINVAL: another value.
+/* Chooses one of these for memory that is first touched from now on. No memory gets huge pages
+ * within an eighth of a limit, or where the system's setting is `never`. EINVAL: another value.
  * Neither allocates nor blocks. */
 int uslab_set_huge_pages(unsigned huge_pages) USLAB_NOEXCEPT;
 
@@ -436,7 +436,7 @@ int uslab_profile_write(int fd) USLAB_NOEXCEPT;
  * names as in USLAB_DEBUG; letter - switches off. Letters F, U and T alone are possible; the others
  * need room that objects have from the start. `uslab debug PID CACHE LETTERS` does the same from
  * outside. EINVAL: the text is wrong, or has other letters. ENOENT: no cache has such a name.
- * EBUSY: the caches are debugged or hardened since they were made. EPERM: the kernel refuses
+ * EBUSY: the caches have been debugged or hardened since they were made. EPERM: the kernel refuses
  * membarrier(2) to the thread. ENOMEM. Locks, and makes system calls. */
 int uslab_debug(const char *selection) USLAB_NOEXCEPT;
 
@@ -553,7 +553,7 @@ int uslab_get_usage(uslab_usage *out) USLAB_NOEXCEPT;
 /* The totals of a search for leaks. */
 typedef struct uslab_leaks {
     size_t   type_size;          /* sizeof(uslab_leaks), set by the caller */
-    uint64_t objects;            /* that no pointer leads to; of a circle of such objects, one */
+    uint64_t objects;            /* that no pointer leads to; one for each cycle of such objects */
     uint64_t bytes;
     uint64_t indirect_objects;   /* that only leaked objects lead to */
     uint64_t indirect_bytes;
@@ -580,10 +580,10 @@ char *uslab_stats_slabinfo(void) USLAB_NOEXCEPT;
 
 /* Lets the command `uslab` see this process and ask it from now on, as USLAB_SNAPSHOT does from the
  * start. The file is made in the directory that USLAB_SNAPSHOT names, else in /dev/shm/uslab-UID,
- * /run/user/UID/uslab-UID or /tmp/uslab-UID; only the process's user and root can use it. 0 where
- * the process publishes already. Figures of fork children may stay off by what the parent does at
- * their start. Locks; allocates nothing; not for signal handlers. EACCES: other users can change
- * the directory. EIO: the file cannot be made. Else the directory's error. */
+ * /run/user/UID/uslab-UID or /tmp/uslab-UID; only the process's user and root can use it. 0 also if
+ * the process publishes already. Figures of fork children may include what the parent does at their
+ * start. Locks; allocates nothing; not for signal handlers. EACCES: other users can change the
+ * directory. EIO: the file cannot be made. Else the directory's error. */
 int uslab_stats_publish(void) USLAB_NOEXCEPT;
 
 /* Returns "rseq", or "locked" without restartable sequences or with USLAB_RSEQ=0. Static text. */

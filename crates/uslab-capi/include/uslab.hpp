@@ -13,8 +13,8 @@
  *
  * A function that fails throws std::bad_alloc if there is no memory, and otherwise
  * std::system_error with the error number. A noexcept function returns nullptr or false. The rules
- * of uslab.h for threads, forks, signals and blocking hold here. One thread alone may move or
- * destroy an object of these classes.
+ * of uslab.h for threads, forks, signals and blocking hold here. While a thread moves or destroys
+ * an object of these classes, no other thread may use that object.
  */
 #ifndef USLAB_HPP
 #define USLAB_HPP
@@ -155,7 +155,7 @@ public:
         return uslab_cache_alloc_bulk(handle_, 0, n, reinterpret_cast<void **>(places));
     }
 
-    /* Frees the memory of all, as deallocate. None may be nullptr. */
+    /* Frees the memory of all places, as deallocate does. None may be nullptr. */
     template <typename Places> void deallocate_bulk(const Places &places) noexcept
     {
         deallocate_bulk(std::data(places), std::size(places));
@@ -186,13 +186,13 @@ private:
 
 /*
  * A sheaf of a cache for one thread at a time (uslab_cache_local). It can be moved, not copied, and
- * must not outlive the cache. Objects may be freed by the cache and on other threads, and objects
- * of the cache through it.
+ * must not outlive the cache. Its objects may also be freed through the cache, on any thread; and
+ * objects that the cache allocated, through the sheaf.
  */
 template <typename T> class local_cache {
 public:
-    /* Destroys an object and frees its memory through the sheaf, which the pointer must not
-     * outlive, on the sheaf's thread. */
+    /* Destroys an object and frees its memory through the sheaf. The pointer must end on the
+     * sheaf's thread, before the sheaf does. */
     class deleter {
     public:
         deleter() noexcept = default;
@@ -318,9 +318,9 @@ private:
 namespace detail {
 
 /* The cache for nodes of one size and alignment, made at the first use. It is never destroyed:
- * containers may outlive every static object. Shared objects that are built with hidden visibility
- * (-fvisibility=hidden) each have their own, so that each may have a library of its own: containers
- * must not pass between them. */
+ * containers may outlive every static object. Each shared object built with hidden visibility
+ * (-fvisibility=hidden) has its own node caches, as it may contain its own copy of the library. So
+ * containers must not pass between such objects. */
 template <std::size_t Size, std::size_t Align> class nodes {
 public:
     static void *allocate()
@@ -395,7 +395,7 @@ public:
     }
 
 #if defined(__cpp_lib_allocate_at_least)
-    /* All of the memory that the size class has. Throws. */
+    /* Returns memory for n objects or more: all that the size class has. Throws. */
     [[nodiscard]] std::allocation_result<T *, std::size_t> allocate_at_least(std::size_t n)
     {
         T *memory = allocate(n);
@@ -463,8 +463,8 @@ private:
 
 /*
  * An allocator for the standard containers, bound to a heap, which must outlive it. Allocators of
- * one heap are equal. A container that is assigned to by a copy keeps its heap; by a move, or in a
- * swap, it takes the other's. allocate() throws.
+ * one heap are equal. A container keeps its heap in a copy assignment, and takes the other
+ * container's heap in a move assignment or a swap. allocate() throws.
  */
 template <typename T> class heap_allocator {
 public:
@@ -486,7 +486,7 @@ public:
     }
 
 #if defined(__cpp_lib_allocate_at_least)
-    /* All of the memory that the size class has. Throws. */
+    /* Returns memory for n objects or more: all that the size class has. Throws. */
     [[nodiscard]] std::allocation_result<T *, std::size_t> allocate_at_least(std::size_t n)
     {
         T *memory = allocate(n);

@@ -61,8 +61,9 @@ Examples:
   uslab run --leaks -- ./a.out             find objects that nothing points to at exit
 
 Exit status:
-  that of PROGRAM, or 23 when --leaks found leaks; 128+N when signal N ended it; 127 when it was not found; 126 when it could not be
-  executed; 125 when uslab could not do its part (no library, no directory for the snapshot).
+  that of PROGRAM, or 23 when --leaks found leaks; 128+N when signal N ended it; 127 when it was not
+  found; 126 when it could not be executed; 125 when uslab could not do its part (no library, no
+  directory for the snapshot).
 
 Static programs and programs that gain privileges (setuid, setgid) take no preloaded library: they
 run on the allocator that they came with, and a warning says so.";
@@ -201,8 +202,8 @@ pub struct Run {
 
     /// Use restartable sequences where they work (on) or never (off)
     ///
-    /// Sets USLAB_RSEQ for the program. What it then really used is in the table and in `uslab
-    /// info`.
+    /// Sets USLAB_RSEQ for the program. The table and `uslab info` show the mode that it really
+    /// used.
     #[arg(long, value_name = "on|off", hide_possible_values = true)]
     pub rseq: Option<Switch>,
 
@@ -240,8 +241,8 @@ pub struct Run {
     /// Limit the memory that the allocator holds: SOFT or SOFT,HARD, in bytes or percent
     ///
     /// Bytes may have K, M, G or T behind them; a percentage is of the control group's limit, or of
-    /// the machine's memory. Above SOFT the background reclaims; what would exceed HARD fails. Sets
-    /// USLAB_LIMIT for the program.
+    /// the machine's memory. Above SOFT the background thread reclaims; an allocation that would
+    /// exceed HARD fails. Sets USLAB_LIMIT for the program.
     #[arg(long, value_name = "SOFT[,HARD]")]
     pub limit: Option<OsString>,
 

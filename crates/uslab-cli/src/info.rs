@@ -4,7 +4,7 @@ use crate::args::Info;
 use crate::failure::{FAILED, Failure, Outcome, complain, print};
 use crate::find::{find, find_copy, in_containers, named, note_copies, publishing};
 use crate::snapshot::Snapshot;
-use crate::{json, process, snapdir, text};
+use crate::{json, process, residence, snapdir, text};
 
 /// Prints what was asked for.
 pub fn info(options: &Info) -> Outcome {
@@ -23,6 +23,9 @@ fn one(pid: i32, options: &Info) -> Outcome {
     let command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
     if options.settings {
         return print(text::settings::text(&snapshot, process::boot_ns()));
+    }
+    if options.json && options.reports.numa {
+        return print(json::by_node(&snapshot, &command, residence::read_by_node(&snapshot)));
     }
     let report = options.reports.text(&snapshot).map_err(|reason| Failure::new(FAILED, reason))?;
     if let Some(report) = report {

@@ -7,6 +7,7 @@
 use serde_json::{Value, json};
 
 use crate::accounts::Parts;
+use crate::residence::ByNode;
 use crate::snapshot::{Cache, Snapshot};
 use crate::text::mode_name;
 use crate::top::Verdict;
@@ -16,6 +17,13 @@ const FORMAT: u32 = 1;
 /// Everything about one process, all caches included.
 pub fn process(snapshot: &Snapshot, command: &str) -> String {
     pretty(&whole(snapshot, command))
+}
+
+/// [`process`] with the arena's resident bytes on each node; null where the kernel does not tell.
+pub fn by_node(snapshot: &Snapshot, command: &str, resident: Option<ByNode>) -> String {
+    let mut value = whole(snapshot, command);
+    value["resident_by_node"] = json!(resident);
+    pretty(&value)
 }
 
 /// What is derived from several looks at a process.
@@ -83,6 +91,7 @@ fn pretty(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::residence::Arena;
     use crate::snapshot::tests::Image;
 
     #[test]
@@ -96,8 +105,22 @@ mod tests {
         assert_eq!((&cache["name"], &cache["active_objects"]), (&json!("malloc-64"), &json!(72_900)));
         assert_eq!(value["caches"].as_array().map(Vec::len), Some(5));
         let names = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(cache).len(), 28, "{:?}", names(cache));
+        assert_eq!(names(cache).len(), 29, "{:?}", names(cache));
         assert_eq!(names(&value).len(), 29, "{:?}", names(&value));
+    }
+
+    #[test]
+    fn nodes_are_named_by_their_numbers() {
+        let mut image = Image::sample();
+        image.nodes(2);
+        image.node_slabs(0, &[900, 300]);
+        let snapshot = image.parse().expect("whole");
+        let resident = ByNode::from([(1, Arena { data_bytes: 8192, table_bytes: 4096 })]);
+        let value: Value = serde_json::from_str(&by_node(&snapshot, "a", Some(resident))).expect("JSON");
+        assert_eq!(value["resident_by_node"], json!({"1": {"data_bytes": 8192, "table_bytes": 4096}}));
+        assert_eq!(value["caches"][0]["node_slabs"], json!([900, 300]));
+        let value: Value = serde_json::from_str(&by_node(&snapshot, "a", None)).expect("JSON");
+        assert_eq!(value["resident_by_node"], Value::Null);
     }
 
     #[test]

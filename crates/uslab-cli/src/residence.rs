@@ -1,5 +1,9 @@
 //! A process's memory as the kernel counts it: its resident bytes, and how many of them are the
-//! arena's.
+//! arena's, and on which nodes.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
 
 use crate::process::kernel_text;
 use crate::snapshot::Snapshot;
@@ -17,7 +21,7 @@ pub struct Residence {
 }
 
 /// Resident bytes of the arena.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Arena {
     /// Of slabs, large objects and free pages.
     pub data_bytes: u64,
@@ -46,6 +50,42 @@ pub fn read(snapshot: &Snapshot) -> Option<Residence> {
         arena: None,
         is_arena_gone: false,
     })
+}
+
+/// Resident bytes of the arena on each node that has some.
+pub type ByNode = BTreeMap<u32, Arena>;
+
+/// Reads on which nodes the arena of the snapshot's process is resident; `None` where the kernel
+/// does not tell.
+pub fn read_by_node(snapshot: &Snapshot) -> Option<ByNode> {
+    let (start, base) = snapshot.arena;
+    let maps = kernel_text(format!("/proc/{}/numa_maps", snapshot.pid)).ok()?;
+    (base > 0 && !maps.is_empty())
+        .then(|| sum_by_node(&maps, start, base, base.saturating_add(snapshot.reserved_bytes)))
+}
+
+/// Sums the pages of numa_maps that lie between the arena's addresses. A line has the first address
+/// of a mapping, its policy, and among other words `N0=123`, in pages of `kernelpagesize_kB`.
+fn sum_by_node(maps: &str, start: u64, base: u64, end: u64) -> ByNode {
+    let mut found = ByNode::new();
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().and_then(|first| u64::from_str_radix(first, 16).ok());
+        let Some(at) = first.filter(|at| (start..end).contains(at)) else { continue };
+        let words: Vec<(&str, u64)> = words
+            .filter_map(|word| word.split_once('='))
+            .filter_map(|(key, value)| Some((key, value.parse().ok()?)))
+            .collect();
+        let page_kib = words.iter().find(|(key, _)| *key == "kernelpagesize_kB").map_or(4, |word| word.1);
+        let on_nodes =
+            words.iter().filter_map(|(key, pages)| Some((key.strip_prefix('N')?.parse().ok()?, pages)));
+        for (node, pages) in on_nodes {
+            let arena = found.entry(node).or_default();
+            let part = if at < base { &mut arena.table_bytes } else { &mut arena.data_bytes };
+            *part = part.saturating_add(pages.saturating_mul(page_kib).saturating_mul(1024));
+        }
+    }
+    found
 }
 
 /// Sums the `Rss` lines of smaps: of all mappings, and of those between the arena's addresses.
@@ -107,6 +147,21 @@ Rss:                  32 kB
         let arena = Some(Arena { data_bytes: 16 << 10, table_bytes: 8 << 10 });
         assert_eq!(found, Residence { rss_bytes: 60 << 10, arena, is_arena_gone: false });
         assert!(sum(MAPS, 0xa000, 0xb000, 0xc000).is_arena_gone);
+    }
+
+    #[test]
+    fn pages_of_the_arena_are_summed_by_node() {
+        let maps = "\
+1000 default file=/bin/a\\040N7=9 mapped=3 N0=3 kernelpagesize_kB=4
+7000 default anon=5 dirty=5 N0=1 N1=4 kernelpagesize_kB=4
+9000 bind:1 anon=2 dirty=2 N1=2 kernelpagesize_kB=64
+a000 default
+b000 default anon=1 dirty=1 N1=1 N12=3 kernelpagesize_kB=4
+f000 default stack anon=9 dirty=9 N0=9 kernelpagesize_kB=4
+";
+        let found = sum_by_node(maps, 0x7000, 0x9000, 0xf000);
+        let arena = |data: u64, tables: u64| Arena { data_bytes: data << 10, table_bytes: tables << 10 };
+        assert_eq!(found, ByNode::from([(0, arena(0, 4)), (1, arena(132, 16)), (12, arena(12, 0))]));
     }
 
     #[test]

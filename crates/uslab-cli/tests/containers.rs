@@ -77,6 +77,22 @@ fn a_process_in_a_container_is_found_shown_and_asked() {
     assert_eq!((value["pid"].to_string(), &value["command"]), (pid.clone(), &"sleep".into()));
     assert_eq!(value["caches"][0]["name"], "fake-64");
 
+    // Its figures, and its mappings as the kernel has them.
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["top", &pid, "--once", "-i", "0.05"]));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let head = format!("uslab top: sleep (pid {pid}), ");
+    assert!(["rseq", "locked"].iter().any(|mode| out.starts_with(&format!("{head}{mode},"))), "{out}");
+    for part in ["\nRSS ", "\nverdict: ", "\nfake-64  "] {
+        assert!(out.contains(part), "{part} is missing:\n{out}");
+    }
+    let (code, out, _) = outcome(&mut sandbox.uslab(&["top", &pid, "--json", "-i", "0.05", "-n", "2"]));
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, value["pid"].to_string()), (0, pid.clone()));
+    assert!(value["parts"]["rss_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{out}");
+    assert!(value["event"].is_null(), "{out}");
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["info", &pid, "--numa"]));
+    assert!(code == 0 && out.contains("node "), "{out}{err}");
+
     let (_, out, _) = outcome(&mut sandbox.uslab(&["info"]));
     assert!(out.lines().any(|line| line.trim_start().starts_with(&pid)), "{out}");
     let (_, out, _) = outcome(&mut sandbox.uslab(&["metrics"]));

@@ -39,6 +39,14 @@ fn a_process_is_shown_as_slabinfo_table_and_json() {
     assert!(out.contains("\nfake entries            70     2     0    50    41  "), "{out}");
     assert!(out.ends_with("used up its time\n"), "{out}");
 
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["info", &pid, "--numa"]));
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("node       resident       tables        slabs\n"), "{out}");
+    let (_, out, _) = outcome(&mut sandbox.uslab(&["info", &pid, "--numa", "--json"]));
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    assert!(value.as_object().is_some_and(|value| value.contains_key("resident_by_node")), "{out}");
+    assert_eq!(value["caches"][0]["node_slabs"], serde_json::json!([]));
+
     let (_, out, _) = outcome(&mut sandbox.uslab(&["info", "--json", &pid]));
     let value: Value = serde_json::from_str(&out).expect("JSON");
     let shrinker = &value["shrinkers"][0];

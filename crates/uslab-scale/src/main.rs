@@ -8,6 +8,8 @@
 //! once. `cargo xtask scale` starts them and writes the page.
 
 #[cfg(target_arch = "x86_64")]
+mod clock;
+#[cfg(target_arch = "x86_64")]
 mod emulate;
 #[cfg(target_arch = "x86_64")]
 mod fork;

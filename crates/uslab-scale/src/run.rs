@@ -12,6 +12,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use uslab::internal::background;
 
+/// Memory that was freed stays: a measurement lasts less than a millisecond of the model's time,
+/// and seconds of this machine's.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static uslab_conf: &[u8; 15] = b"decay_ms=never\0";
+
 /// Predicts how a workload scales on a machine that is not at hand.
 #[derive(Parser)]
 struct Args {
@@ -103,9 +109,6 @@ pub fn main() {
     }
     background::pretend();
     let mut workload = Workload::new(&args.workload, args.cpus);
-    // A measurement lasts less than a millisecond of the model's time, and seconds of this
-    // machine's.
-    uslab::set_decay(None);
     let names = Names::read();
     let header = uslab::internal::header();
     let arena = header.arena_start.load(Relaxed)
@@ -133,6 +136,7 @@ pub fn main() {
             step(&mut tracer, &mut machine, &mut workload, cpu);
         }
     }
+    crate::clock::stop();
     machine.begin();
     tracer.runs.clear();
     let start = machine.clock(0);

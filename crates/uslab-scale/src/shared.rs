@@ -1,6 +1,6 @@
 //! The static variables of the library that several CPUs write in slow paths or in calls of their
-//! own, and those that every slow path reads: each stands on lines of its own. Variables that are
-//! written at start-up, at forks or a few times in a second are not listed.
+//! own, and those that every operation or slow path reads: each stands on lines of its own.
+//! Variables that are written at start-up, at forks or a few times in a second are not listed.
 //!
 //! A line that one CPU writes and another reads costs the reader a transfer with each write. So
 //! what is written often must not share a line with what is read often. The compiler and the linker
@@ -18,6 +18,7 @@ const LINES: &[Shared] = &[
     Shared("pages::buddy::BUDDY", "the lock's holder", "a batch of runs; a large object"),
     Shared("pages::arena::ARENA", "growth", "a chunk; every free reads it"),
     Shared("malloc::list::LISTS", "the lock's holder", "a large object of a private heap"),
+    Shared("rseq::detect::AREA_OFFSET", "start-up", "once; every operation reads it"),
     Shared("counters::publish::SHARED", "start-up", "once; every slow path reads it"),
     Shared("counters::peak::SYSTEM_BYTES", "growth", "a slab, at a new maximum"),
     Shared("counters::peak::LARGE_OBJECTS", "large objects", "one, at a new maximum"),

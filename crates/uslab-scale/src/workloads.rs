@@ -5,12 +5,23 @@
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use uslab::internal::entry;
+use uslab::internal::{entry, rehearse_fork};
 use uslab::{CacheBuilder, RawCache};
 
 /// The names, in the order of the report.
-pub const NAMES: [&str; 10] =
-    ["pairs", "malloc", "bursts", "overflow", "handoff", "scattered", "growth", "large", "caches", "reclaim"];
+pub const NAMES: [&str; 11] = [
+    "pairs",
+    "malloc",
+    "bursts",
+    "overflow",
+    "handoff",
+    "scattered",
+    "growth",
+    "large",
+    "caches",
+    "reclaim",
+    "fork",
+];
 
 /// A running workload.
 pub struct Workload {
@@ -60,7 +71,7 @@ impl Workload {
     /// Objects that one operation allocates and frees.
     pub fn objects(&self) -> usize {
         match self.name {
-            "bursts" | "reclaim" => BURST,
+            "bursts" | "reclaim" | "fork" => BURST,
             "overflow" => OVERFLOW,
             "scattered" => REPLACED,
             "handoff" => HANDED,
@@ -90,7 +101,7 @@ impl Workload {
             "caches" => (512, 2),
             "overflow" => (64, 4),
             "scattered" => (32, 4),
-            "bursts" => (1 << 11, 4),
+            "bursts" | "fork" => (1 << 11, 4),
             // Until the sheaves of the CPUs that free have their largest size, and are full.
             "handoff" => (1024, 16),
             _ => (64, 4),
@@ -163,6 +174,12 @@ impl Workload {
             }
             "reclaim" if cpu == 0 => {
                 uslab::trim(0);
+            }
+            // Seldom before the measurement, so that the other CPUs' sheaves grow as in `bursts`.
+            "fork" if cpu == 0 => {
+                if turn >= self.counts().0 - self.seen() {
+                    rehearse_fork();
+                }
             }
             _ => {
                 objects.extend((0..count).map(|_| Self::alloc(cache)));

@@ -151,8 +151,8 @@ class Slabs:
         tallies = [first + n * facts["Tally.bytes"] for n in range(count)] + [address + facts["Slabs.own"]]
         words = [read(at + facts["Tally.taken"], 8) for at in tallies]
         self.taken = sum(struct.unpack("<q", word)[0] for word in words)
-        nodes, count = u64(address + facts["Slabs.nodes"]), u64(address + facts["Slabs.node_count"])
-        self.lists = [nodes + n * facts["Node.bytes"] + facts["Node.lists"] for n in range(count)]
+        groups, count = u64(address + facts["Slabs.groups"]), u64(address + facts["Slabs.group_count"])
+        self.lists = [groups + n * facts["Group.bytes"] + facts["Group.lists"] for n in range(count)]
 
     def count(self):
         """The number of slabs."""

@@ -23,8 +23,7 @@ compile_error!(
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
-/// Sets the library up for the tests of a layer below the one that does it, which they may not
-/// name.
+/// Sets the library up, for unit tests of the layers below `cache`, which must not name `cache`.
 #[cfg(all(test, not(loom)))]
 macro_rules! set_up {
     () => {
@@ -120,9 +119,12 @@ pub mod internal {
     /// For the tests.
     #[cfg(not(loom))]
     pub use crate::{
-        cache::{background, home_of, node_of_memory, policy_of_memory, start},
+        cache::{background, home_of, node_of_memory, policy_of_memory, rehearse_fork, start},
         counters::{header, layout, record, records},
-        os::{cpu, invariant::switch_off as switch_checks_off, memory::page_bytes, numa::policy_at},
+        os::{
+            cpu, invariant::switch_off as switch_checks_off, memory::page_bytes, numa::policy_at,
+            sharing::count as groups,
+        },
         pages::{
             CHUNK_BYTES, boot, has_free_memory, lock_for_fork as lock_pages,
             unlock_after_fork as unlock_pages,

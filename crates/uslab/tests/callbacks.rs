@@ -95,7 +95,7 @@ fn callbacks_that_unregister_each_other_all_return() {
             let ring = unregister_in_a_ring(2 + round % 4);
             let (waited, left) = (ring.waited.load(SeqCst), ring.left.load(SeqCst));
             assert_eq!(waited + left, ring.members.len(), "round {round}");
-            assert!(left >= 1, "one thread of a circle must not wait");
+            assert!(left >= 1, "one thread of a cycle must not wait");
             assert_eq!(ring.dropped.load(SeqCst), ring.members.len(), "each went once");
             assert_eq!(Arc::strong_count(&ring), 1);
         }

@@ -12,7 +12,8 @@ mod again;
 use again::again;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
-use uslab::internal::{cpu, fake::FakeCpu, home_of, node_of_memory};
+use std::sync::atomic::Ordering::Relaxed;
+use uslab::internal::{cpu, fake::FakeCpu, home_of, node_of_memory, record};
 use uslab::malloc::{free, free_sized, malloc};
 use uslab::{Cache, CacheBuilder, RawCache};
 
@@ -103,6 +104,12 @@ fn node_of(cpu: usize) -> usize {
     cpu / CPUS_OF_NODE
 }
 
+/// The slabs of a cache on each node of the machine, as observers read them.
+fn slabs_by_node(cache: &RawCache) -> Vec<usize> {
+    let id = cache.stats().expect("a cache has figures").id as u16;
+    record(id).node_slabs[..NODES].iter().map(|slabs| slabs.load(Relaxed) as usize).collect()
+}
+
 /// Whether `object` is at home on the node of `cpu`, and its memory too.
 fn is_home(object: NonNull<u8>, cpu: usize) -> bool {
     let node = Some(node_of(cpu));
@@ -163,6 +170,40 @@ fn objects_that_another_node_freed_are_handed_out_at_home() {
     objects_come_home(&Malloc { bytes: 2000, is_sized: false }, &fake);
     drop(fake);
     uslab::debug::validate().expect("the structures are whole");
+}
+
+#[test]
+fn observers_read_how_many_slabs_lie_on_each_node() {
+    let name = "observers_read_how_many_slabs_lie_on_each_node";
+    if is_done_by_a_child(name, &[("USLAB_REAPER", "0")]) {
+        return;
+    }
+    cpu::pretend(CPUS, NODES, 0);
+    // Slabs of a page, of several that count pages, and of one object.
+    for bytes in [64, 3000, 40_000] {
+        let raw = CacheBuilder::new("counted").build_raw(bytes).expect("memory");
+        // SAFETY: the library is set up, and this process has one thread.
+        let fake = unsafe { FakeCpu::start(0) };
+        let mut live = Vec::new();
+        for node in 0..NODES {
+            fake.set(node * CPUS_OF_NODE);
+            // No two nodes allocate as much.
+            live.extend((0..500 * (node + 1)).map(|_| raw.alloc().expect("memory")));
+        }
+        let slabs = slabs_by_node(&raw);
+        let stats = raw.stats().expect("a cache has figures");
+        assert_eq!(slabs.iter().sum::<usize>() as u64, stats.slabs, "{bytes}: {slabs:?}");
+        for (node, &slabs) in slabs.iter().enumerate() {
+            let here = live.iter().filter(|object| node_of_memory(object.as_ptr()) == Some(node)).count();
+            let needed = here.div_ceil(stats.objects_per_slab as usize);
+            assert!((needed..=needed + 2).contains(&slabs), "{bytes}: {slabs} slabs for {here} objects");
+        }
+        // Freed by CPUs of one node, they leave the nodes where they lay.
+        // SAFETY: each was allocated above, and is freed once.
+        live.into_iter().for_each(|object| unsafe { raw.free(object) });
+        raw.shrink();
+        assert_eq!((slabs_by_node(&raw), raw.stats().expect("figures").slabs), (vec![0; NODES], 0));
+    }
 }
 
 /// Pairs go round objects of their CPU: they take the slow path once in 31 calls or more, and it

@@ -9,8 +9,8 @@
 //! * `slots` runs the sheaf protocols (pop, push, take, install, drain, the fork's gate) on a model
 //!   of the kernel's guarantees for restartable sequences (`cpu`), because sequences themselves
 //!   cannot run under a model checker.
-//! * `nodes` runs a thread that reaches a slab late, after the slab was released and made again on
-//!   another node.
+//! * `groups` runs a thread that reaches a slab late, after the slab was released and made again in
+//!   another group.
 //! * `start` runs a thread that allocates while another thread sets up the library.
 //! * `in_flight` runs a search for free memory beside a drain with memory in flight.
 //!
@@ -19,12 +19,12 @@
 
 #[path = "loom/cpu.rs"]
 mod cpu;
+#[path = "loom/groups.rs"]
+mod groups;
 #[path = "loom/in_flight.rs"]
 mod in_flight;
 #[path = "loom/ledger.rs"]
 mod ledger;
-#[path = "loom/nodes.rs"]
-mod nodes;
 #[path = "loom/slots.rs"]
 mod slots;
 #[path = "loom/start.rs"]

@@ -13,7 +13,9 @@ use again::again;
 use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use uslab::internal::{CHUNK_BYTES, cpu, fake::FakeCpu, home_of, node_of_memory};
+use std::sync::atomic::Ordering::Relaxed;
+use uslab::internal::layout::RECORD_NODES;
+use uslab::internal::{CHUNK_BYTES, cpu, fake::FakeCpu, home_of, node_of_memory, record};
 use uslab::internal::{policy_at, policy_of_memory};
 use uslab::malloc::{free, malloc, realloc};
 use uslab::{CacheBuilder, CreateError, NumaPolicy, RawCache};
@@ -114,6 +116,15 @@ fn memory_of_a_policy_serves_nothing_else_until_it_is_purged() {
         let first = |at: usize| live[at][0];
         assert_eq!(node_of_memory(first(3).as_ptr()), Some(2));
         assert_eq!(node_of_memory(first(6).as_ptr()), None);
+        for (policy, bytes, cache) in &caches {
+            let stats = cache.stats().expect("a cache has figures");
+            let counted = record(stats.id as u16).node_slabs.each_ref().map(|slabs| slabs.load(Relaxed));
+            let mut expected = [0; RECORD_NODES];
+            if let NumaPolicy::Bind(node) = policy {
+                expected[*node] = stats.slabs as i32;
+            }
+            assert_eq!(counted, expected, "{bytes} bytes, {policy:?}");
+        }
         match kernels_mode(first(0)) {
             None => println!("not asked: the kernel has no memory policies"),
             Some(mode) if mode == MPOL_DEFAULT => println!("not asked: the kernel refuses mbind"),

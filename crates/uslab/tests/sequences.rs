@@ -13,6 +13,8 @@
 //! unknown. The tests are valid in both modes; in locked mode they exercise the slots' locks.
 #![cfg(not(loom))]
 
+#[path = "support/again.rs"]
+mod again;
 #[path = "storm/machine.rs"]
 mod machine;
 #[path = "storm/random.rs"]
@@ -22,6 +24,7 @@ mod stamp;
 #[path = "storm/weather.rs"]
 mod weather;
 
+use again::again;
 use random::Random;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -246,6 +249,20 @@ fn drains() {
 fn signals_migration_and_drains_at_once() {
     let cache = CacheBuilder::new("everything").build().unwrap();
     storm("everything", Typed(cache), Weather { signals: true, migration: true, drains: true });
+}
+
+/// As on a machine where each CPU has a last-level cache of its own: barns and slab lists too.
+#[test]
+fn each_cpu_has_barns_and_lists_of_its_own() {
+    let name = "each_cpu_has_barns_and_lists_of_its_own";
+    if let Some(output) = again(name, &[]) {
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    // As many groups as a machine may have, and CPUs enough for the ones that threads run on.
+    uslab::internal::cpu::pretend(255, 1, 1);
+    storm(name, raw("groups", 2), Weather { signals: true, migration: true, drains: true });
 }
 
 #[test]

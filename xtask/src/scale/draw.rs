@@ -14,7 +14,7 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.t{font-we
     @media(prefers-color-scheme:dark){text{fill:#e6edf3}.g{stroke:#3d444d}}";
 const CURVES: [(&str, &str); 5] = [
     ("uslab", "#d1242f"),
-    ("one barn a node", "#8c959f"),
+    ("one group a node", "#8c959f"),
     ("one-lock", "#1a7f37"),
     ("arenas", "#0969da"),
     ("transfer", "#9a6700"),

@@ -13,7 +13,7 @@
 //! `super::`. Layers name each other by module: a name re-exported by the crate's root would hide
 //! the arrow.
 //!
-//! Files draw no circles either, but for those in [`ONE_SUBJECT`]. A folder's `mod.rs` is its door:
+//! Files form no cycles either, but for those in [`ONE_SUBJECT`]. A folder's `mod.rs` is its door:
 //! its re-exports are looked up where they are defined, and paths between a folder and its files
 //! are no arrows.
 
@@ -99,7 +99,7 @@ pub fn table() -> String {
 /// reported at the library's root.
 pub fn check(file: &File, source: &Source) -> Vec<Violation> {
     if file.path == ROOT {
-        return circles_on_disk().iter().map(|circle| Violation::new(file, 1, RULE, circle)).collect();
+        return cycles_on_disk().iter().map(|cycle| Violation::new(file, 1, RULE, cycle)).collect();
     }
     let Some(modules) = module_path(file.path) else { return Vec::new() };
     if CORE_ONLY.contains(&file.path) {
@@ -184,8 +184,8 @@ fn references<'a>(code: &[Token<'a>], modules: &[&'a str]) -> Vec<(usize, Vec<&'
     found
 }
 
-/// The circles among the library's files as they are on the disk, as messages.
-fn circles_on_disk() -> Vec<String> {
+/// The cycles among the library's files as they are on the disk, as messages.
+fn cycles_on_disk() -> Vec<String> {
     let Ok(workspace) = crate::workspace::Workspace::find() else { return Vec::new() };
     let walked = match super::walk(&workspace.root.join(SOURCE)) {
         Ok(walked) => String::from_utf8_lossy(&walked).into_owned(),
@@ -194,14 +194,14 @@ fn circles_on_disk() -> Vec<String> {
     let paths = walked.split('\0').filter(|path| path.ends_with(".rs")).map(|path| format!("{SOURCE}{path}"));
     let read = |path: String| Some((std::fs::read_to_string(workspace.root.join(&path)).ok()?, path));
     let files: Vec<(String, String)> = paths.filter_map(read).collect();
-    let told = circles(&files).into_iter().map(|circle| {
-        format!("a circle among files: {} (ONE_SUBJECT lists those that may be)", circle.join(", "))
+    let told = cycles(&files).into_iter().map(|cycle| {
+        format!("a cycle among files: {} (ONE_SUBJECT lists those that may be)", cycle.join(", "))
     });
     told.collect()
 }
 
 /// Groups of files, given as text and path, that name each other all around and are no one subject.
-fn circles(files: &[(String, String)]) -> Vec<Vec<String>> {
+fn cycles(files: &[(String, String)]) -> Vec<Vec<String>> {
     let sources: Vec<_> = files.iter().map(|(text, _)| source::read(text)).collect();
     let files: Vec<(Vec<&str>, Vec<Token>)> = files
         .iter()
@@ -240,19 +240,19 @@ fn circles(files: &[(String, String)]) -> Vec<Vec<String>> {
             }
         }
     }
-    let circle_of = |file: usize| -> Vec<String> {
+    let cycle_of = |file: usize| -> Vec<String> {
         let members = (0..files.len()).filter(|&other| reaches[file][other] && reaches[other][file]);
         let mut names: Vec<_> = members.map(|member| files[member].0.join("/")).collect();
         names.sort();
         names
     };
-    let mut found: Vec<_> = (0..files.len()).map(circle_of).filter(|circle| !circle.is_empty()).collect();
+    let mut found: Vec<_> = (0..files.len()).map(cycle_of).filter(|cycle| !cycle.is_empty()).collect();
     found.sort();
     found.dedup();
-    let is_listed = |circle: &Vec<String>| {
-        ONE_SUBJECT.iter().any(|listed| circle.iter().all(|file| listed.contains(&file.as_str())))
+    let is_listed = |cycle: &Vec<String>| {
+        ONE_SUBJECT.iter().any(|listed| cycle.iter().all(|file| listed.contains(&file.as_str())))
     };
-    found.retain(|circle| !is_listed(circle));
+    found.retain(|cycle| !is_listed(cycle));
     found
 }
 
@@ -382,7 +382,7 @@ mod tests {
             lines("crates/uslab/src/slab/mod.rs", "use crate::sync::Lock;\nuse crate::percpu::Sheaf;"),
             [2]
         );
-        assert_eq!(lines("crates/uslab/src/os/mod.rs", "use crate::rseq::Face;"), [1]);
+        assert_eq!(lines("crates/uslab/src/os/mod.rs", "use crate::rseq::Slot;"), [1]);
         assert_eq!(lines("crates/uslab/src/sync/lock.rs", "use crate::cache::Cache;"), [1]);
         assert_eq!(lines("crates/uslab/src/counters/text.rs", "use crate::cache::Cache;"), [1]);
     }
@@ -421,31 +421,31 @@ mod tests {
     }
 
     /// Circles among files of the library with these texts.
-    fn circles_of(texts: &[(&str, &str)]) -> Vec<Vec<String>> {
+    fn cycles_of(texts: &[(&str, &str)]) -> Vec<Vec<String>> {
         let files: Vec<_> =
             texts.iter().map(|(path, text)| (text.to_string(), format!("{SOURCE}{path}.rs"))).collect();
-        circles(&files)
+        cycles(&files)
     }
 
     #[test]
-    fn circles_among_files_are_found_behind_re_exports() {
+    fn cycles_among_files_are_found_behind_re_exports() {
         let door = ("slab/mod", "mod list;\nmod pool;\npub use list::List;\npub(crate) use pool::{Pool};");
         let list = ("slab/list", "use super::Pool;");
-        assert_eq!(circles_of(&[door, list, ("slab/pool", "")]), Vec::<Vec<String>>::new());
+        assert_eq!(cycles_of(&[door, list, ("slab/pool", "")]), Vec::<Vec<String>>::new());
         let pool = ("slab/pool", "fn f() { super::List::new() }");
-        assert_eq!(circles_of(&[door, list, pool]), [["slab/list", "slab/pool"]]);
+        assert_eq!(cycles_of(&[door, list, pool]), [["slab/list", "slab/pool"]]);
         let round =
             [("os/a", "use super::b;"), ("os/b", "use crate::os::c::C;"), ("os/c", "use super::a::A;")];
-        assert_eq!(circles_of(&round), [["os/a", "os/b", "os/c"]]);
+        assert_eq!(cycles_of(&round), [["os/a", "os/b", "os/c"]]);
     }
 
     #[test]
-    fn a_folder_and_its_door_are_no_circle_nor_are_tests() {
+    fn a_folder_and_its_door_are_no_cycle_nor_are_tests() {
         let door = ("slab/mod", "mod list;\npub const BYTES: usize = super::slab::list::f();");
-        assert_eq!(circles_of(&[door, ("slab/list", "use super::BYTES;")]), Vec::<Vec<String>>::new());
+        assert_eq!(cycles_of(&[door, ("slab/list", "use super::BYTES;")]), Vec::<Vec<String>>::new());
         let tested = ("os/a", "mod tests { use super::super::b::B; }");
         let tests = [("os/b", "use super::a::A;"), tested];
-        assert_eq!(circles_of(&tests), Vec::<Vec<String>>::new());
+        assert_eq!(cycles_of(&tests), Vec::<Vec<String>>::new());
     }
 
     #[test]

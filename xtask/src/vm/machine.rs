@@ -14,12 +14,14 @@ const QEMU: &str = "qemu-system-x86_64";
 /// The package that depends on the newest kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
-/// The CPUs and nodes of a guest. Each node has as many CPUs.
+/// The CPUs and nodes of a guest.
 pub struct Shape {
-    /// All CPUs.
+    /// All CPUs. Each node has as many, but for the last ones that have memory alone.
     pub cpus: usize,
     /// Memory of each node, in MiB.
     pub nodes_mib: &'static [usize],
+    /// The last nodes, without CPUs.
+    pub memory_only: usize,
 }
 
 /// The processor of a guest under KVM: the host's, without a register of which QEMU 7.2 cannot
@@ -27,7 +29,7 @@ pub struct Shape {
 const KVM_CPU: &str = "host,arch-capabilities=off";
 
 /// The guest of most tests.
-pub const USUAL: Shape = Shape { cpus: 8, nodes_mib: &[768, 768] };
+pub const USUAL: Shape = Shape { cpus: 8, nodes_mib: &[768, 768], memory_only: 0 };
 
 /// How QEMU runs a guest's instructions.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,13 +55,24 @@ impl Accelerator {
         }
     }
 
-    fn args(self) -> [&'static str; 4] {
+    fn args(self, cpus: usize) -> [&'static str; 4] {
         match self {
             Accelerator::Kvm => ["-accel", "kvm", "-cpu", KVM_CPU],
+            Accelerator::Emulation if cpus > MAX_HOST_THREADS => {
+                ["-accel", "tcg,thread=single", "-cpu", "max"]
+            }
             Accelerator::Emulation => ["-accel", "tcg,thread=multi", "-cpu", "max"],
         }
     }
 }
+
+/// The most emulated CPUs that each have a thread of the host. A CPU that goes offline makes all
+/// others spin until each has come by. In threads of the host, more than it has CPUs, each spins to
+/// the end of its time slice; in one thread, the next one's turn comes with a `pause`.
+const MAX_HOST_THREADS: usize = 8;
+
+/// CPUs of a socket at most: so that the library finds several groups on machines of 16 and 64.
+const CPUS_OF_SOCKET: usize = 8;
 
 /// The time that a kernel without a root file system has to end under KVM. Emulated, a whole boot
 /// takes half of it.
@@ -72,7 +85,7 @@ fn boots_by_kvm(kernel: &Path) -> std::io::Result<bool> {
     }
     let mut command = Command::new(QEMU);
     command.args(["-machine", "pc", "-m", "512M", "-no-reboot", "-nodefaults", "-display", "none"]);
-    command.args(Accelerator::Kvm.args()).arg("-kernel").arg(kernel).args(["-append", "quiet panic=-1"]);
+    command.args(Accelerator::Kvm.args(1)).arg("-kernel").arg(kernel).args(["-append", "quiet panic=-1"]);
     let mut qemu = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begin = Instant::now();
     while begin.elapsed() < BOOT {
@@ -125,14 +138,20 @@ impl Machine {
         words: &[String],
     ) -> Command {
         let mut command = Command::new(QEMU);
-        command.args(["-machine", "pc"]).args(self.accelerator.args());
+        command.args(["-machine", "pc"]).args(self.accelerator.args(shape.cpus));
         let memory_mib: usize = shape.nodes_mib.iter().sum();
-        command.args(["-m", &format!("{memory_mib}M"), "-smp", &shape.cpus.to_string()]);
-        let each = shape.cpus / shape.nodes_mib.len();
+        // The CPUs of a socket share a last-level cache.
+        let sockets = shape.cpus.div_ceil(CPUS_OF_SOCKET);
+        let each = shape.cpus / sockets;
+        command.args(["-m", &format!("{memory_mib}M")]);
+        command.args(["-smp", &format!("{},sockets={sockets},cores={each}", shape.cpus)]);
+        let with_cpus = shape.nodes_mib.len() - shape.memory_only;
+        let each = shape.cpus / with_cpus;
         for (node, mib) in shape.nodes_mib.iter().enumerate() {
             let (first, last) = (node * each, (node + 1) * each - 1);
+            let cpus = if node < with_cpus { format!(",cpus={first}-{last}") } else { String::new() };
             command.args(["-object", &format!("memory-backend-ram,id=node{node},size={mib}M")]);
-            command.args(["-numa", &format!("node,nodeid={node},memdev=node{node},cpus={first}-{last}")]);
+            command.args(["-numa", &format!("node,nodeid={node},memdev=node{node}{cpus}")]);
         }
         command.args(["-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]);
         if let Some(disk) = disk {
@@ -244,11 +263,25 @@ mod tests {
     #[test]
     fn the_nodes_of_a_guest_may_have_different_memory() {
         let machine = Machine { kernel: "vmlinuz".into(), accelerator: Accelerator::Kvm };
-        let shape = Shape { cpus: 16, nodes_mib: &[512, 256, 1024, 256] };
+        let shape = Shape { cpus: 16, nodes_mib: &[512, 256, 1024, 256], memory_only: 0 };
         let line = crate::workspace::line_of(&machine.boot(&shape, Path::new("initramfs"), None, &[], &[]));
-        for part in ["-accel kvm", "-smp 16", "-m 2048M", "id=node2,size=1024M", "memdev=node3,cpus=12-15"] {
+        for part in [
+            "-accel kvm",
+            "-smp 16,sockets=2,cores=8",
+            "-m 2048M",
+            "id=node2,size=1024M",
+            "memdev=node3,cpus=12-15",
+        ] {
             assert!(line.contains(part), "{part} is not in {line}");
         }
+    }
+
+    #[test]
+    fn a_node_of_a_guest_may_have_memory_alone() {
+        let machine = Machine { kernel: "vmlinuz".into(), accelerator: Accelerator::Kvm };
+        let shape = Shape { cpus: 4, nodes_mib: &[512, 256], memory_only: 1 };
+        let line = crate::workspace::line_of(&machine.boot(&shape, Path::new("initramfs"), None, &[], &[]));
+        assert!(line.contains("memdev=node0,cpus=0-3 ") && line.contains("memdev=node1 "), "{line}");
     }
 
     #[test]

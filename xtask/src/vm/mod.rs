@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 #[command(
     after_help = "Each test boots a guest of its own: QEMU, with KVM where it works, 8 CPUs on 2 nodes or as many as the test says,
-Debian's cloud kernel, a control group with the limits of the test. What it writes is shown behind a bar; then it is
-judged. Emulated CPUs are slow: expect seconds for a boot, a minute for limits and several for a storm. Ctrl-C ends the
+Debian's cloud kernel, a control group with the limits of the test. The command shows the guest's output behind a bar,
+then judges the test. Emulated CPUs are slow: expect seconds for a boot, a minute for limits and several for a storm. Ctrl-C ends the
 guest.
 
 It needs qemu-system-x86_64 and, the first time, apt-get to download the kernel, which is kept in target/vm.
@@ -55,8 +55,8 @@ pub struct Args {
     /// How long the tests of memory limits run in the guest.
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
     minutes: f64,
-    /// In the test of limits reclaim is called by a loop of the program, and not by the library's
-    /// own thread.
+    /// In the test of limits, a loop of the program calls reclaim instead of the library's own
+    /// thread.
     #[arg(long)]
     own_loop: bool,
     /// When the guest's kernel backs memory with huge pages; by default as on Debian: always.
@@ -68,7 +68,7 @@ pub struct Args {
     /// Keep the guests' files, and show the commands that boot them.
     #[arg(long)]
     keep: bool,
-    /// Succeed without a test where there is no QEMU or no kernel to be had.
+    /// Succeed without a test if QEMU or a kernel is missing.
     #[arg(long)]
     skip_if_absent: bool,
 }

@@ -130,7 +130,7 @@ impl Made {
     }
 
     fn place(&self) -> Place<'_> {
-        Place { folder: self.folder.path(), library: Path::new(""), scale: Scale::Full, secure: "" }
+        Place { folder: self.folder.path(), library: Path::new(""), scale: Scale::Full, settings: &[] }
     }
 
     /// A program without anything preloaded, in the folder, with uslab's own variables.

@@ -14,8 +14,8 @@
  * needs no counter of the processor, computed from addresses in the order of the walk: distinct
  * pages and regions of 2 MiB, steps that change them, how far a step goes, and the misses of two
  * simulated TLBs of pages of 4 KiB, of 64 and of 2048 entries, least recently used of a set first.
- * A jump is a miss of the first whose page before is not in it either: the walk comes to a page
- * without having been on its neighbour, and no prefetcher has followed it there.
+ * A jump is a miss of the first TLB where the neighbouring page before is not in it either: the
+ * walk comes to a page without having been on its neighbour, so no prefetcher has followed it.
  *
  * The tables here come from mmap, so that the allocator serves nothing but the objects.
  * Output: a line a figure, "NAME VALUE", units last in the names. A complaint is one line.

@@ -64,7 +64,7 @@ impl Program {
     /// What the program tells with these arguments under an allocator, as extras by name.
     pub fn run(&self, library: &Path, arguments: &[String]) -> Result<Sample, String> {
         let folder = self.made.get_or_init(|| self.compile()).as_ref().map_err(Clone::clone)?;
-        let place = Place { folder: folder.path(), library, scale: self.scale, secure: "" };
+        let place = Place { folder: folder.path(), library, scale: self.scale, settings: &[] };
         let mut program = place.measured(&folder.path().join("program").display().to_string(), "")?;
         // Its own group, so that it is ended whole.
         program.args(arguments).process_group(0);
@@ -76,7 +76,7 @@ impl Program {
 
     fn compile(&self) -> Result<TempDir, String> {
         let folder = scratch()?;
-        let place = Place { folder: folder.path(), library: Path::new(""), scale: self.scale, secure: "" };
+        let place = Place { folder: folder.path(), library: Path::new(""), scale: self.scale, settings: &[] };
         place.write(HEADER.0, HEADER.1)?;
         place.write(self.source.file, self.source.text)?;
         let mut compiler = place.plain(self.source.compiler.0, self.source.compiler.1)?;

@@ -61,6 +61,9 @@ pub const WORKLOADS: [&Workload; 15] = [
 /// Not in the suite of programs: the knobs' suite has it.
 pub const BUILD: &Workload = &cpp::PROJECT;
 
+/// Variables, and their values.
+pub type Settings = Vec<(String, String)>;
+
 /// A run, as it is sent to a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -69,8 +72,8 @@ pub struct Job {
     pub scale: Scale,
     /// Fresh, and used by this run alone.
     pub folder: PathBuf,
-    /// The value of `USLAB_SECURE`; empty to leave it as it is.
-    pub secure: String,
+    /// Variables of uslab's that differ from the suite's environment, and their values.
+    pub settings: Settings,
 }
 
 impl Job {
@@ -79,8 +82,8 @@ impl Job {
         let mut all = WORKLOADS.into_iter().chain([BUILD]);
         let workload = all.find(|workload| workload.name == self.workload);
         let workload = workload.ok_or_else(|| format!("no workload is called '{}'", self.workload))?;
-        let (library, secure) = (&self.library, &self.secure);
-        let place = Place { folder: &self.folder, library, scale: self.scale, secure };
+        let (library, settings) = (&self.library, &self.settings[..]);
+        let place = Place { folder: &self.folder, library, scale: self.scale, settings };
         (workload.run)(&place).map(|usage| usage.sample())
     }
 }
@@ -96,8 +99,8 @@ pub struct Place<'a> {
     pub folder: &'a Path,
     pub library: &'a Path,
     pub scale: Scale,
-    /// See [`Job::secure`].
-    pub secure: &'a str,
+    /// See [`Job::settings`].
+    pub settings: &'a [(String, String)],
 }
 
 impl Place<'_> {
@@ -105,9 +108,7 @@ impl Place<'_> {
     pub fn measured(&self, program: &str, package: &str) -> Result<Command, String> {
         let mut command = self.plain(program, package)?;
         command.env("LD_PRELOAD", self.library);
-        if !self.secure.is_empty() {
-            command.env("USLAB_SECURE", self.secure);
-        }
+        command.envs(self.settings.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }
 
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn what_is_not_installed_names_its_package() {
         let place =
-            Place { folder: Path::new("/"), library: Path::new("/x.so"), scale: Scale::Check, secure: "" };
+            Place { folder: Path::new("/"), library: Path::new("/x.so"), scale: Scale::Check, settings: &[] };
         let why = place.plain("no-such-program", "some-package").unwrap_err();
         assert!(why.contains("some-package") && !why.contains('\n'), "{why}");
     }
@@ -173,7 +174,7 @@ mod tests {
                 library: library.clone(),
                 scale: Scale::Check,
                 folder: folder.path().to_owned(),
-                secure: String::new(),
+                settings: Settings::new(),
             };
             match job.run() {
                 Ok(sample) => assert!(sample.value > 0.0 && sample.extra["peak_bytes"] > 0.0),

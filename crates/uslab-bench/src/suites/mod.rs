@@ -9,7 +9,6 @@ pub mod bulk;
 pub mod churn4k;
 pub mod classics;
 pub mod fork;
-pub mod hardening;
 pub mod heaps;
 pub mod latency;
 pub mod linked;
@@ -21,6 +20,7 @@ pub mod programs;
 pub mod published;
 pub mod remote;
 pub mod rss;
+pub mod settings;
 mod shared;
 pub mod threads;
 
@@ -66,7 +66,8 @@ pub const SUITES: &[&Suite] = &[
     &churn4k::CHURN_4K,
     &order::ORDER,
     &programs::PROGRAMS,
-    &hardening::HARDENING,
+    &settings::HARDENING,
+    &settings::PROFILE,
     &locality::LOCALITY,
     &fork::FORK,
     &heaps::HEAPS,

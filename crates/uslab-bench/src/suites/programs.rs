@@ -17,7 +17,7 @@ use crate::child;
 use crate::measure::{Method, Sample};
 use crate::overall;
 use crate::preload::{self, Library};
-use crate::programs::{Job, WORKLOADS, Workload, scratch, sqlite};
+use crate::programs::{Job, Settings, WORKLOADS, Workload, scratch, sqlite};
 use crate::results::{Role, Row, Run, Scale, Unit};
 use crate::task::Task;
 use std::path::Path;
@@ -166,14 +166,14 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// One run of `workload` under `library`, in a child and a folder of its own.
 pub fn run(workload: &str, library: &Path, scale: Scale) -> Result<Sample, String> {
-    run_hardened(workload, library, scale, "")
+    run_with(workload, library, scale, Settings::new())
 }
 
-/// [`run`], with `USLAB_SECURE` set to `secure`, unless that is empty.
-pub fn run_hardened(workload: &str, library: &Path, scale: Scale, secure: &str) -> Result<Sample, String> {
+/// [`run`], with these variables.
+pub fn run_with(workload: &str, library: &Path, scale: Scale, settings: Settings) -> Result<Sample, String> {
     let folder = scratch()?;
     let (workload, library, place) = (workload.into(), library.into(), folder.path().to_owned());
-    let job = Job { workload, library, scale, folder: place, secure: secure.into() };
+    let job = Job { workload, library, scale, folder: place, settings };
     child::run(&Task::Program(job), LIMIT)
 }
 

@@ -42,7 +42,7 @@ Examples:
   uslab limit 4711 0 0                    no limits
 
 The limits count what the allocator holds. They replace those that the program has set, and take
-effect at once. A program that links the Rust crate has limits only if it uses some itself.";
+effect at once. A program that links the Rust crate accepts them only if it uses limits itself.";
 
 /// The number of a copy of the library in a process.
 pub fn copy_number() -> clap::builder::RangedI64ValueParser<u32> {
@@ -61,7 +61,7 @@ pub struct Asked {
     #[arg(long, value_name = "N", value_parser = copy_number())]
     pub copy: Option<u32>,
 
-    /// Seconds that the process has to take the request up
+    /// Seconds within which the process must accept the request
     #[arg(short, long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub timeout: Duration,
 }
@@ -79,7 +79,7 @@ pub struct Debug {
     #[command(flatten)]
     pub asked: Asked,
 
-    /// The cache, or several between commas; `*` at the end stands for any end
+    /// The cache, or several between commas; `*` at the end of a name stands for any rest
     #[arg(value_name = "CACHE")]
     pub cache: String,
 
@@ -105,7 +105,7 @@ pub struct Limit {
     #[command(flatten)]
     pub asked: Asked,
 
-    /// Bytes above which the background reclaims, with K, M, G or T for powers of 1024; 0: no limit
+    /// Bytes above which the process reclaims, with K, M, G or T for powers of 1024; 0: no limit
     #[arg(value_name = "SOFT", value_parser = bytes)]
     pub soft: u64,
 

@@ -19,9 +19,9 @@ Examples:
   uslab profile --diff before.pb.gz after.pb.gz
                                           the call stacks that hold more than before
 
-The process samples one allocation in 512 KiB of them, at random. Figures are estimates of the
-whole. Symbols are resolved here: the process reads no file. Text shows the ages of the samples
-that are in use, and names how they are kept:
+The process samples about one allocation in 512 KiB, at random. Figures are estimates of all
+allocations. This command resolves the symbols: the process reads no file. Text shows the ages of
+the samples in use, and names how the program keeps them:
   start     allocated near the start of the profile, and kept since
   grows     objects of all ages, and none was freed: a leak looks like this
   turns     none is old: a cache that renews itself, or work in progress
@@ -81,7 +81,7 @@ pub struct Profile {
     #[arg(long, value_name = "N", value_parser = copy_number())]
     pub copy: Option<u32>,
 
-    /// Seconds that the process has to take each request up
+    /// Seconds within which the process must accept each request
     #[arg(short, long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub timeout: Duration,
 }

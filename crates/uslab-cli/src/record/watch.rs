@@ -4,7 +4,6 @@
 //! process its mapping lock. A process that executed another program has another auxiliary vector.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -224,7 +223,7 @@ fn pressure_file(pid: i32) -> Option<PathBuf> {
 
 /// Microseconds of stalls: `some avg10=0.00 … total=N`.
 fn stall_us(file: &PathBuf) -> Option<u64> {
-    let text = fs::read_to_string(file).ok()?;
+    let text = kernel_text(file).ok()?;
     let line = text.lines().find(|line| line.starts_with("some "))?;
     line.rsplit_once("total=")?.1.trim().parse().ok()
 }

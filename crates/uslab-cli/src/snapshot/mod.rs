@@ -160,6 +160,9 @@ copy! {
     id: u32,
     name: String,
     destroyed: bool,
+    /// Its slabs on each node, as far as the record has room for nodes; empty where the library
+    /// heeds one node.
+    node_slabs: Vec<u64>,
     /// A count of slabs or of objects was below zero.
     #[serde(skip)]
     is_below_zero: bool,
@@ -179,7 +182,18 @@ impl Cache {
 
     /// Bytes of its slabs.
     pub fn slab_bytes(&self) -> u64 {
-        self.slabs.saturating_mul(u64::from(self.pages_per_slab) * SLAB_PAGE_BYTES)
+        self.bytes_of_slabs(self.slabs)
+    }
+
+    /// Bytes of so many of its slabs.
+    pub fn bytes_of_slabs(&self, slabs: u64) -> u64 {
+        slabs.saturating_mul(u64::from(self.pages_per_slab) * SLAB_PAGE_BYTES)
+    }
+
+    /// Its slabs that no node is known for: interleaved ones, and those of nodes that the record
+    /// has no room for.
+    pub fn slabs_on_no_node(&self) -> u64 {
+        self.node_slabs.iter().fold(self.slabs, |left, slabs| left.saturating_sub(*slabs))
     }
 
     /// Whether the counters, which were loaded one by one, contradict each other: more objects are
@@ -287,7 +301,8 @@ fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, 
         _ => Mode::Unknown,
     };
     let finished = field!(header, Header, finished, u32) != 0;
-    let caches = caches.filter_map(|(index, record)| parse_record(index, record)).collect();
+    let nodes = field!(header, Header, nodes, u32) as usize;
+    let caches = caches.filter_map(|(index, record)| parse_record(index, record, nodes)).collect();
     let library_version = field!(header, Header, library_version, u32);
     let arena = (field!(header, Header, arena_start, u64), field!(header, Header, arena_base, u64));
     let used = field!(header, Header, shrinkers_used, u64);
@@ -314,8 +329,8 @@ fn is_one(number: &u32) -> bool {
     *number == 1
 }
 
-/// One record; nothing when it was never used.
-fn parse_record(index: usize, record: &[u8]) -> Option<Cache> {
+/// One record of a process that heeds so many nodes; nothing when it was never used.
+fn parse_record(index: usize, record: &[u8], nodes: usize) -> Option<Cache> {
     let state = field!(record, Record, state, u32);
     if state != layout::STATE_LIVE && state != layout::STATE_DESTROYED {
         return None;
@@ -330,7 +345,21 @@ fn parse_record(index: usize, record: &[u8]) -> Option<Cache> {
         field!(record, Record, sheaf_free, i64),
     ];
     let is_below_zero = counts.iter().any(|count| *count < 0);
-    Some(Cache::copy(record, index as u32, name, state == layout::STATE_DESTROYED, is_below_zero))
+    let is_destroyed = state == layout::STATE_DESTROYED;
+    let node_slabs = parse_node_slabs(record, nodes);
+    Some(Cache::copy(record, index as u32, name, is_destroyed, node_slabs, is_below_zero))
+}
+
+/// The slabs on each node: of a machine whose nodes all have CPUs, all nodes; else up to the last
+/// node with a slab.
+fn parse_node_slabs(record: &[u8], nodes: usize) -> Vec<u64> {
+    let words =
+        record[offset_of!(Record, node_slabs)..].chunks_exact(size_of::<i32>()).take(layout::RECORD_NODES);
+    let count = |word: &[u8]| i32::from_ne_bytes(word.try_into().unwrap_or_default());
+    let mut slabs: Vec<u64> = words.map(|word| u64::try_from(count(word)).unwrap_or(0)).collect();
+    let used = slabs.iter().rposition(|&slabs| slabs > 0).map_or(0, |last| last + 1);
+    slabs.truncate(if nodes > 1 { nodes.max(used) } else { used });
+    slabs
 }
 
 fn parse_name(bytes: &[u8]) -> String {

@@ -90,6 +90,19 @@ impl Image {
         self.0[at..at + text.len()].copy_from_slice(text.as_bytes());
     }
 
+    /// Makes it a process that heeds so many nodes.
+    pub fn nodes(&mut self, nodes: u32) {
+        put!(self, 0, Header, nodes = nodes);
+    }
+
+    /// Fills the counts of slabs by node of a record.
+    pub fn node_slabs(&mut self, index: usize, slabs: &[i32]) {
+        let at = self.base(index) + offset_of!(Record, node_slabs);
+        for (place, count) in self.0[at..].chunks_exact_mut(4).zip(slabs) {
+            place.copy_from_slice(&count.to_ne_bytes());
+        }
+    }
+
     pub fn parse(&self) -> Result<Snapshot, Trouble> {
         parse(|offset, bytes| {
             let from = usize::try_from(offset).map_err(io::Error::other)?;
@@ -133,6 +146,21 @@ fn shrinkers_sources_limits_and_settings_are_read_from_their_places() {
     assert_eq!((cgroup.limit_bytes, cgroup.used_bytes, cgroup.last_ns), (1 << 30, 900 << 20, 88));
     let settings: Vec<_> = snapshot.settings.iter().map(|s| (s.name, s.value.as_str(), s.origin)).collect();
     assert_eq!(settings, [("decay_ms", "250", "environment"), ("limit", "1,2", "request")]);
+}
+
+#[test]
+fn slabs_are_told_by_all_nodes_or_up_to_the_last_one_with_a_slab() {
+    let mut image = Image::sample();
+    let slabs = |image: &Image| image.parse().expect("whole").caches[0].node_slabs.clone();
+    assert!(slabs(&image).is_empty(), "one node, and nothing counted");
+    image.node_slabs(0, &[1000, -3, 100, 0, 0, 0, 0, 0]);
+    // One node has CPUs, and another one has memory alone.
+    assert_eq!(slabs(&image), [1000, 0, 100]);
+    assert_eq!(image.parse().expect("whole").caches[0].slabs_on_no_node(), 100);
+    image.nodes(5);
+    assert_eq!(slabs(&image), [1000, 0, 100, 0, 0]);
+    image.nodes(u32::MAX);
+    assert_eq!(slabs(&image).len(), layout::RECORD_NODES);
 }
 
 #[test]

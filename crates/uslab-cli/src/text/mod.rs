@@ -1,6 +1,7 @@
 //! Formats snapshots, and the numbers in them, as text.
 
 pub mod list;
+pub mod nodes;
 pub mod reports;
 pub mod settings;
 pub mod slabinfo;

@@ -5,6 +5,7 @@
 //! | `--loss` | `-L` | caches by the bytes that no live object holds |
 //! | `--sort size` | `-S` | caches by the bytes of their slabs |
 //! | `--partial`, `--empty` | `-P`, `-e` | caches with such slabs |
+//! | `--numa` | `-n` | the arena and the slabs of caches by node (`nodes.rs`) |
 //! | `--totals` | `-T` | all caches together, and the least, the mean and the most of a cache |
 //! | `PID CACHE` | `-r` | one cache in detail |
 
@@ -12,8 +13,9 @@ use std::fmt::Write;
 
 use clap::{Args, ValueEnum};
 
-use super::{bytes, count};
+use super::{bytes, count, nodes};
 use crate::accounts::Division;
+use crate::residence;
 use crate::snapshot::{Cache, SLAB_PAGE_BYTES, Snapshot};
 
 /// What stands below the help of `uslab info`.
@@ -22,6 +24,7 @@ Reports:
   uslab info 4711 --loss                  caches whose slabs hold most without a live object
   uslab info 4711 --sort size             caches by the bytes of their slabs
   uslab info 4711 --partial               caches with fragmented slabs, most of them first
+  uslab info 4711 --numa                  which node holds the memory, by cache
   uslab info 4711 --totals                all caches together
   uslab info 4711 session                 all about one cache
 
@@ -33,7 +36,7 @@ and empty (whole slabs kept for later).";
 #[derive(Args)]
 pub struct Reports {
     /// The cache to show in detail
-    #[arg(value_name = "CACHE", conflicts_with_all = ["json", "table", "all", "sort", "loss", "partial", "empty", "totals"])]
+    #[arg(value_name = "CACHE", conflicts_with_all = ["json", "table", "all", "sort", "loss", "partial", "empty", "totals", "numa"])]
     pub cache: Option<String>,
 
     /// Show all used caches by name, size, loss, partial or objects
@@ -55,6 +58,10 @@ pub struct Reports {
     /// Show the totals of all caches
     #[arg(short = 'T', long, requires = "pid", conflicts_with_all = ["json", "table", "loss", "partial", "empty", "sort"])]
     pub totals: bool,
+
+    /// Show which node holds the memory: of the arena, and the slabs of each cache
+    #[arg(short = 'n', long, requires = "pid", conflicts_with_all = ["table", "loss", "partial", "empty", "sort", "totals"])]
+    pub numa: bool,
 }
 
 /// The order of caches.
@@ -68,7 +75,7 @@ pub enum Sort {
 }
 
 /// Columns of a cache's name.
-const NAME_WIDTH: usize = 24;
+pub const NAME_WIDTH: usize = 24;
 
 /// A figure of a row, and its name.
 type Part = (&'static str, fn(&Row) -> u64);
@@ -99,6 +106,9 @@ impl Reports {
         }
         if self.totals {
             return Ok(Some(totals(snapshot)));
+        }
+        if self.numa {
+            return Ok(Some(nodes::text(snapshot, residence::read_by_node(snapshot).as_ref())));
         }
         let (is_shown, usual): (fn(&Row) -> bool, Sort) = match (self.loss, self.partial, self.empty) {
             (true, ..) => (|row| row.division.loss() > 0, Sort::Loss),
@@ -259,10 +269,17 @@ fn detail(cache: &Cache) -> String {
         format!("{} refilled, {} flushed, {} slots drained", cache.refills, cache.flushes, cache.drains),
     );
     line("pages", format!("{} slabs made, {} released", cache.grows, cache.shrinks));
+    if cache.slabs > 0 && !cache.node_slabs.is_empty() {
+        let on_node = |(node, slabs): (usize, &u64)| format!("{slabs} slabs on node {node}");
+        let used = cache.node_slabs.iter().enumerate().filter(|(_, slabs)| **slabs > 0);
+        let other = Some(cache.slabs_on_no_node()).filter(|&slabs| slabs > 0);
+        let other = other.map(|slabs| format!("{slabs} interleaved or not counted"));
+        line("nodes", used.map(on_node).chain(other).collect::<Vec<_>>().join(", "));
+    }
     if cache.home_objects > 0 {
         let told = "objects that another node freed are back";
         line(
-            "nodes",
+            "went home",
             format!("{} {told}, in {} whole sheaves and by slabs", cache.home_objects, cache.home_sheaves),
         );
     }
@@ -276,7 +293,15 @@ mod tests {
     use crate::snapshot::tests::Image;
 
     fn none() -> Reports {
-        Reports { cache: None, sort: None, loss: false, partial: false, empty: false, totals: false }
+        Reports {
+            cache: None,
+            sort: None,
+            loss: false,
+            partial: false,
+            empty: false,
+            totals: false,
+            numa: false,
+        }
     }
 
     fn text(reports: Reports) -> String {
@@ -336,6 +361,22 @@ failures     0
         let snapshot = Image::sample().parse().expect("whole");
         let missing = Reports { cache: Some("malloc-".into()), ..none() }.text(&snapshot);
         assert_eq!(missing, Err("no cache is called malloc-; there is malloc-64, malloc-1024".to_owned()));
+    }
+
+    #[test]
+    fn one_cache_is_told_by_node() {
+        let mut image = Image::sample();
+        image.nodes(3);
+        image.node_slabs(0, &[1000, 0, 50]);
+        let snapshot = image.parse().expect("whole");
+        let shown = |name: &str| {
+            let reports = Reports { cache: Some(name.into()), ..none() };
+            reports.text(&snapshot).expect("a report").expect("asked for")
+        };
+        let line =
+            "\nnodes        1000 slabs on node 0, 50 slabs on node 2, 150 interleaved or not counted\n";
+        assert!(shown("malloc-64").contains(line), "{}", shown("malloc-64"));
+        assert!(!shown("never used").contains("\nnodes"));
     }
 
     #[test]

@@ -6,10 +6,10 @@
 //!   end()    the parent lets it go on
 //! ```
 //!
-//! The forking thread may hold locks itself: a signal handler that interrupted an operation forks.
-//! They stay held in the parent and in the child, and the operation goes on in both once the
-//! handler returns. The background thread rests also while it waits for such a lock. Then the locks
-//! that it holds itself, if any, stay taken in the child.
+//! The forking thread may itself hold locks, if it forks in a signal handler that interrupted an
+//! operation. These locks stay held in the parent and in the child, and the operation goes on in
+//! both once the handler returns. The background thread rests also while it waits for such a lock.
+//! Then the locks that it holds itself, if any, stay taken in the child.
 
 use super::background;
 use crate::os;
@@ -26,7 +26,7 @@ pub(super) fn begin() -> bool {
     let _errno = os::errno::Preserved::new();
     let has_reaper = background::is_running();
     let is_alone = || os::thread::count() == Some(1 + usize::from(background::is_running()));
-    // Of a process that shares its memory with this one, the count does not tell.
+    // The count misses threads of another process that shares this memory.
     if !is_alone() || !os::process::is_own() || !os::background::hold(has_reaper) {
         return false;
     }
@@ -38,21 +38,21 @@ pub(super) fn begin() -> bool {
     is_alone
 }
 
-/// Notes that a fork begins, and whether it is of this kind. One that is not holds the lock of
-/// forks.
+/// Notes that a fork begins, and whether no other thread works (`is_alone`). Otherwise the caller
+/// holds the lock of forks.
 pub(super) fn push(is_alone: bool) {
     KINDS.store(KINDS.load(Relaxed) << 1 | u64::from(is_alone), Relaxed);
 }
 
-/// Notes that the innermost fork ends, in the parent or in the child. Returns whether it is of this
-/// kind.
+/// Notes that the innermost fork ends, in the parent or in the child. Returns the flag of its
+/// [`push`].
 pub(super) fn pop() -> bool {
     let kinds = KINDS.load(Relaxed);
     KINDS.store(kinds >> 1, Relaxed);
     kinds & 1 != 0
 }
 
-/// Ends such a fork in the parent. The child has no background thread.
+/// Ends a fork that [`begin`] allowed, in the parent. The child has no background thread.
 pub(super) fn end() {
     os::background::release();
 }

@@ -48,8 +48,8 @@ pub(crate) fn begin() {
     }
 }
 
-/// As [`begin`], if there is enough memory to pay for a thread, or a request for it. If there can
-/// be no thread and memory exceeds the soft limit, reclaims on the calling thread.
+/// As [`begin`], if the process has enough memory to need the thread, or a request for it. If there
+/// can be no thread and memory exceeds the soft limit, reclaims on the calling thread.
 #[inline]
 pub(crate) fn begin_if_large() {
     if is_wanted() {

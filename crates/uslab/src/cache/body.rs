@@ -37,9 +37,9 @@ pub struct Core {
     pub(super) has_users: bool,
     /// The quarantine's places, in hardened caches. Those of `malloc` share theirs.
     pub(super) quarantine: Option<&'static [Place]>,
-    /// The memory of this cache, for reuse by the next one, and then a link of the registry's list.
-    /// The registry's lock protects it; threads that walk the caches without that lock may read the
-    /// other fields.
+    /// The memory of this cache, for reuse by a later cache, and then a link of the registry's
+    /// list. Guarded by the registry's lock, unlike the other fields, which threads that walk the
+    /// caches may read without it.
     pub(super) spare: UnsafeCell<Spare>,
 }
 

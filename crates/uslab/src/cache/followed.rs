@@ -4,9 +4,9 @@
 //!   │ allocations are counted: 1 bit │ samples in use: 31 bits │        0: not followed
 //! ```
 //!
-//! One word has both, so that a profile that stops and an allocation that becomes a sample meet at
-//! one atomic: either the sample finds that none are taken any more, or the profile finds the
-//! sample. [`super::profiled`] uses it.
+//! Both stand in one word, so that a profile that stops and an allocation that becomes a sample
+//! meet at one atomic. Either the allocation finds that the profile has stopped, or the profile
+//! finds the sample. [`super::profiled`] uses this word.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 

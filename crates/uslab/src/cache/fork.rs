@@ -3,12 +3,12 @@
 //!
 //! It takes, in this order: the C library's list of streams, the lock of forks, start-up, hooks,
 //! registry, slots of threads, capacities, marks, slots (gate and barriers, or their locks), barns,
-//! heaps, slab lists, marks of page lists, CPU page lists, pages. From the lock of forks on this is
-//! the rank order, so that other threads that hold one of the locks can finish. SAFETY.md gives the
-//! order with the C library's locks.
+//! marks of slab lists, heaps, slab lists, marks of page lists, CPU page lists, pages. From the
+//! lock of forks on this is the rank order, so that other threads that hold one of the locks can
+//! finish. SAFETY.md gives the order with the C library's locks.
 //!
-//! Slots, barns and CPU page lists that no thread has used are left out (`sync/marks.rs`): a fork
-//! costs what is in use, not what the machine could use.
+//! The fork leaves out slots, barns, slab lists and CPU page lists that no thread has used
+//! (`sync/marks.rs`): its cost follows what is in use, not the number of CPUs.
 //!
 //! The parent and the child undo it backwards. The child has a single thread, so it resets the
 //! locks instead of waking waiters that do not exist there.
@@ -28,6 +28,7 @@ use crate::os;
 use crate::os::invariant::assert_valid;
 use crate::pages;
 use crate::percpu::{self, sheaf};
+use crate::slab;
 use crate::sync::{Park, only_thread_left};
 
 /// Registers the handlers with the C library.
@@ -55,6 +56,11 @@ extern "C" fn prepare() {
     os::fork::lock_streams();
     percpu::begin_fork();
     alone::push(false);
+    hold();
+}
+
+/// Takes the sheaves out of use, and all locks but those that [`prepare`] has.
+fn hold() {
     state::lock_for_fork();
     hooks::lock_for_fork();
     registry::lock_for_fork();
@@ -63,6 +69,7 @@ extern "C" fn prepare() {
     percpu::hide_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());
     (hooks::get().note_fork)();
+    slab::lock_marks_for_fork();
     (hooks::get().before_fork)();
     registry::for_each(|core| core.cpu.slabs().lock_for_fork());
     sheaf::slabs().iter().for_each(|slabs| slabs.lock_for_fork());
@@ -74,6 +81,7 @@ fn undo(child: bool) {
     sheaf::slabs().iter().for_each(|slabs| slabs.unlock_after_fork(child));
     registry::for_each(|core| core.cpu.slabs().unlock_after_fork(child));
     (hooks::get().after_fork)(child);
+    slab::unlock_marks_after_fork(child);
     if child {
         debugged::reset_in_child();
         trim::reset_in_child();
@@ -96,6 +104,15 @@ extern "C" fn parent() {
     if alone::pop() {
         return alone::end();
     }
+    undo(false);
+}
+
+/// Does what the handlers do in a parent with other threads, without a fork: for the model of many
+/// CPUs.
+pub fn rehearse() {
+    os::fork::lock_streams();
+    percpu::begin_fork();
+    hold();
     undo(false);
 }
 

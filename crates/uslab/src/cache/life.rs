@@ -15,7 +15,7 @@ use crate::os::numa::NumaPolicy;
 use crate::pages::{self, Temperature};
 use crate::percpu::{self, CpuCache, Parts, local};
 use crate::report;
-use crate::slab::{Constructor, Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
+use crate::slab::{Constructor, Geometry, GeometryOptions, GroupMemory, Layout, Slabs};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -65,9 +65,10 @@ pub(super) fn create(
         let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
         let text: &'static str = core::str::from_utf8_unchecked(text);
         // Memory of a policy is no node's: objects have one home, and a cache one row of slots.
-        let nodes = if policy == NumaPolicy::Local { state::nodes() } else { 1 };
+        let (groups, nodes) =
+            if policy == NumaPolicy::Local { (state::groups(), state::nodes()) } else { (1, 1) };
         let tallies = Tally::lines(parts.tallies, state::cpus(), geometry.object_bytes);
-        let memory = NodeMemory { start: parts.lists, nodes, shared: None, tallies };
+        let memory = GroupMemory { start: parts.lists, groups, nodes, shared: None, tallies };
         let owner = CpuCache::owner(parts.slots, id);
         // A cache that the program chose to debug has no sheaves where start-up hid none.
         let may_hide = percpu::may_hide();
@@ -150,7 +151,7 @@ pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
 
 /// The policy of a cache with these options: the local one where the library heeds no nodes.
 fn policy_in_effect(options: &CacheBuilder<'_>) -> Result<NumaPolicy, CreateError> {
-    let (policy, nodes) = (options.numa, state::nodes());
+    let (policy, nodes) = (options.numa, os::cpu::memory_nodes());
     if policy == NumaPolicy::Local || nodes == 1 {
         return Ok(NumaPolicy::Local);
     }
@@ -163,13 +164,13 @@ fn policy_in_effect(options: &CacheBuilder<'_>) -> Result<NumaPolicy, CreateErro
 /// Allocates memory for a cache, which is never released to the system. `None` if there is no more.
 fn new_memory() -> Option<Memory> {
     let (cpus, nodes) = (state::cpus(), state::nodes());
-    // A cache of one home may have words that one of several homes lacks: see `percpu::surplus`.
+    // A cache of one home may have words that one of several homes lacks: see `os::surplus`.
     let barn_bytes = [1, nodes].map(|nodes| CpuCache::barn_bytes(state::groups(), nodes));
     let barn_bytes = barn_bytes[0].max(barn_bytes[1]);
     let memory = Memory {
         core: pages::boot::alloc(size_of::<Core>(), 64).cast(),
         slots: pages::boot::alloc(CpuCache::slot_bytes(cpus, nodes), 64),
-        lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
+        lists: pages::boot::alloc(Slabs::group_bytes(state::groups(), nodes), 64),
         barns: pages::boot::alloc(barn_bytes, 64),
         tallies: pages::boot::alloc(Tally::bytes(cpus), 64),
         hidden_row: core::ptr::null_mut(),
@@ -284,6 +285,7 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
         &record.home_sheaves,
     ];
     events.iter().for_each(|counter| counter.store(0, Relaxed));
+    record.node_slabs.iter().for_each(|counter| counter.store(0, Relaxed));
     record.empty_target.store(0, Relaxed);
     record.state.store(layout::STATE_LIVE, Release);
     counters::header().records_used.fetch_max(u32::from(id) + 1, Relaxed);

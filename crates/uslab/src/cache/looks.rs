@@ -1,8 +1,8 @@
 //! The schedule of the background thread's looks for idle memory.
 //!
 //! Two looks are half a second apart. While the process takes fresh pages, the thread also searches
-//! ten times a second for caches that are nearly free, and releases their slabs: the process takes
-//! those pages instead of fresh ones.
+//! ten times a second for caches that are nearly free. It releases their slabs, so that the process
+//! takes those pages instead of fresh ones.
 
 use super::trim;
 use crate::percpu::adapt;
@@ -55,7 +55,7 @@ impl Looks {
             self.next_ms = now_ms + TICK_MS;
             return;
         }
-        pages::purge_due();
+        pages::purge_due(pages::rested());
         self.is_quiet = false;
         if pages::has_grown() && now_ms >= self.next_search_ms() {
             self.note_search(now_ms);

@@ -58,6 +58,7 @@ pub use builder::{CacheBuilder, Flags};
 pub(crate) use class::{class_core, class_geometry};
 pub(crate) use counted::drain_counted;
 pub use error::{Busy, CreateError};
+pub use fork::rehearse as rehearse_fork;
 pub(crate) use life::publish_shared;
 pub use live::{home_of, node_of_memory, policy_of_memory};
 pub use local::{LocalBox, LocalCache, RawLocal};

@@ -20,7 +20,7 @@
 use super::debugged;
 use super::gdb;
 use super::state::{
-    CPUS, GROUPS, GUARD_ALL, GUARD_NAMED, HARD_BYTES, INIT, KNOWN, LEAKS, NEW, NODES, PRESSURE_NAMED, READY,
+    CPUS, GUARD_ALL, GUARD_NAMED, HARD_BYTES, INIT, KNOWN, LEAKS, NEW, NODES, PRESSURE_NAMED, READY,
     REAPER_FORBIDDEN, REPORTS_AT_EXIT, SOFT_BYTES, STATE,
 };
 use crate::counters;
@@ -140,6 +140,10 @@ fn report_wrong(name: &str, origin: Origin, config: &Config<&Value>) {
 }
 
 /// Reads the environment and the system, and chooses the mode.
+///
+/// Not inlined: the values of all variables take 12 KiB of stack. The shared libraries learn at
+/// load, and the first use may then come on a stack of a few KiB.
+#[inline(never)]
 fn learn() {
     // Without a reference the linker drops this member of an archive.
     core::hint::black_box((&AT_LOAD, &gdb::TABLE));
@@ -182,7 +186,7 @@ fn learn() {
     let possible = os::cpu::possible_cpus();
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
     NODES.store(if config.ignores_nodes { 1 } else { os::cpu::init_nodes() }, Relaxed);
-    GROUPS.store(os::sharing::init(possible.unwrap_or(0), nodes()), Relaxed);
+    os::sharing::init(possible.unwrap_or(0), nodes());
     rseq::init(config.forbids_rseq, possible);
     report::set_abort(config.aborts_on_misuse);
     if let Some(value) = &config.debug_report {
@@ -237,5 +241,5 @@ fn map_memory() -> bool {
     if limit_is_named() {
         pages::set_limits(SOFT_BYTES.load(Relaxed), HARD_BYTES.load(Relaxed));
     }
-    sheaf::init(cpus(), nodes())
+    sheaf::init(cpus(), os::sharing::count(), nodes())
 }

@@ -13,7 +13,6 @@ pub(super) static STATE: AtomicU8 = AtomicU8::new(NEW);
 pub(super) static INIT: Lock<()> = Lock::new(Rank::Init, ());
 pub(super) static CPUS: AtomicUsize = AtomicUsize::new(0);
 pub(super) static NODES: AtomicUsize = AtomicUsize::new(0);
-pub(super) static GROUPS: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of slots of a cache, after start-up: one for each possible CPU, but at most
 /// [`crate::rseq::MAX_CPUS`]. With more CPUs, or an unknown number, the process runs in locked mode
@@ -22,7 +21,8 @@ pub fn cpus() -> usize {
     CPUS.load(Relaxed)
 }
 
-/// The number of nodes, after start-up.
+/// The number of nodes that are homes of objects, after start-up: the highest node with CPUs, plus
+/// one.
 pub fn nodes() -> usize {
     NODES.load(Relaxed)
 }
@@ -30,7 +30,7 @@ pub fn nodes() -> usize {
 /// The number of groups of CPUs, at least one for each node, after start-up: see
 /// [`crate::os::sharing`].
 pub fn groups() -> usize {
-    GROUPS.load(Relaxed)
+    crate::os::sharing::count()
 }
 
 /// Whether the library is set up. Does not set it up.

@@ -18,8 +18,8 @@ use super::layout::{
     SOURCES, SOURCES_OFFSET, Setting, Shrinker, Source,
 };
 use super::{place, publish, segments};
-use crate::os;
 use crate::os::directory::Refusal;
+use crate::os::{self, sharing};
 use core::fmt;
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -202,29 +202,29 @@ trait Figures {
 }
 
 /// Implements [`Figures`]. Of a sum, the difference is added; a fact is stored if it changed, so it
-/// may be old until its owner stores it again; of
-/// lists, each element is such a sum or fact. What goes by nodes is stored on one
-/// node, and added to on several. What is left stays here.
+/// may be old until its owner stores it again; of lists, each element is such a sum or fact. What
+/// goes by groups of CPUs is stored where there is one group, and added to where there are several.
+/// What is left stays here.
 macro_rules! figures {
     ($part:ident {
         sums: $($sum:ident),*; facts: $($fact:ident),*; lists_of_sums: $($sums:ident),*;
-        lists_of_facts: $($facts:ident),*; by_nodes: $($by_nodes:ident),*; left: $($left:ident),*;
+        lists_of_facts: $($facts:ident),*; by_groups: $($by_groups:ident),*; left: $($left:ident),*;
     }) => {
         impl Figures for $part {
             fn move_changes(&self, seen: &Self, to: &Self) {
                 // Every field is named.
                 let $part {
-                    $($sum: _,)* $($fact: _,)* $($sums: _,)* $($facts: _,)* $($by_nodes: _,)* $($left: _,)*
+                    $($sum: _,)* $($fact: _,)* $($sums: _,)* $($facts: _,)* $($by_groups: _,)* $($left: _,)*
                 } = self;
                 $(figures!(sum &self.$sum, &seen.$sum, &to.$sum);)*
                 $(self.$sums.iter().zip(&seen.$sums).zip(&to.$sums)
                     .for_each(|((here, seen), to)| figures!(sum here, seen, to));)*
                 $(self.$facts.iter().zip(&seen.$facts).zip(&to.$facts)
                     .for_each(|((here, seen), to)| figures!(fact here, seen, to));)*
-                $(if publish::header().nodes.load(Relaxed) > 1 {
-                    figures!(sum &self.$by_nodes, &seen.$by_nodes, &to.$by_nodes);
+                $(if sharing::count() > 1 {
+                    figures!(sum &self.$by_groups, &seen.$by_groups, &to.$by_groups);
                 } else {
-                    figures!(fact &self.$by_nodes, &seen.$by_nodes, &to.$by_nodes);
+                    figures!(fact &self.$by_groups, &seen.$by_groups, &to.$by_groups);
                 })*
                 // After the texts that they announce.
                 $(figures!(fact &self.$fact, &seen.$fact, &to.$fact);)*
@@ -248,7 +248,7 @@ macro_rules! figures {
     }};
 }
 
-// `begin` stores the magic, at last.
+// `begin` stores the magic last.
 figures!(Header {
     sums: purged_bytes, large_objects, large_bytes, large_allocs, passes_bytes,
         shrinkers_used;
@@ -257,7 +257,7 @@ figures!(Header {
         arena_base, soft_limit_bytes, hard_limit_bytes, last_pass_ns;
     lists_of_sums: passes;
     lists_of_facts:;
-    by_nodes:;
+    by_groups:;
     left: magic;
 });
 figures!(Source {
@@ -265,24 +265,24 @@ figures!(Source {
     facts: state, last_ns, asked_bytes, limit_bytes, used_bytes;
     lists_of_sums:;
     lists_of_facts:;
-    by_nodes:;
+    by_groups:;
     left:;
 });
-figures!(Setting { sums:; facts: origin; lists_of_sums:; lists_of_facts: text; by_nodes:; left:; });
+figures!(Setting { sums:; facts: origin; lists_of_sums:; lists_of_facts: text; by_groups:; left:; });
 figures!(Shrinker {
     sums: asked, freed, scans;
     facts: stop, batch, priority, worth, freeable, deferred, last_ns, state;
     lists_of_sums:;
     lists_of_facts: name;
-    by_nodes:;
+    by_groups:;
     left:;
 });
 figures!(Record {
     sums: slabs, slab_free, sheaf_free, alloc_slow, free_slow, refills, flushes,
         drains, grows, shrinks, failures, home_objects, home_sheaves;
     facts: id, user_bytes, object_bytes, objects_per_slab, pages_per_slab, sheaf_capacity, state;
-    lists_of_sums:;
+    lists_of_sums: node_slabs;
     lists_of_facts: name;
-    by_nodes: partial_slabs, empty_slabs, empty_target;
+    by_groups: partial_slabs, empty_slabs, empty_target;
     left:;
 });

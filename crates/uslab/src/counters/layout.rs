@@ -20,14 +20,14 @@
 //!
 //! This file is compiled into the library and, by path, into the command-line tool, which never
 //! links the allocator that it observes. So it must depend on `core` only, and every change of the
-//! layout raises [`VERSION`].
+//! layout raises [`VERSION`], but for a new field in bytes that were zero.
 //!
 //! Consistency: each field is one atomic word. A reader may see two fields at different instants:
 //! in a running process each word is consistent, the whole is not. Figures of slow paths and of
 //! free objects lag by some slow calls of each CPU (`counters/tally.rs`), until the background
 //! thread's next visit or a question in the process.
 
-use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 /// First eight bytes of a snapshot file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"uslabsnp");
@@ -51,6 +51,8 @@ pub const FIRST_RECORDS: usize = (SEGMENT_BYTES - HEADER_BYTES) / core::mem::siz
 pub const SEGMENTS: usize = record_offset(MAX_RECORDS).div_ceil(SEGMENT_BYTES);
 /// Bytes of a whole file. It is sparse, so only records in use take memory.
 pub const FILE_BYTES: usize = SEGMENTS * SEGMENT_BYTES;
+/// Nodes for which a record counts slabs, from node 0 on.
+pub const RECORD_NODES: usize = 8;
 /// Bytes of a cache's name, NUL-padded; longer names are cut at a character boundary.
 pub const NAME_BYTES: usize = 48;
 /// Offset of the [`Request`].
@@ -221,7 +223,8 @@ pub struct Header {
     pub mode_reason: AtomicU32,
     /// Possible CPUs of the machine (highest id + 1); 0 if unknown.
     pub cpus: AtomicU32,
-    /// NUMA nodes of the machine.
+    /// NUMA nodes that are homes of objects: the highest node with CPUs plus 1, or 1 if the library
+    /// heeds none.
     pub nodes: AtomicU32,
     /// Bytes of a system page.
     pub page_bytes: AtomicU32,
@@ -406,6 +409,9 @@ pub struct Record {
     pub home_objects: AtomicU64,
     /// The sheaves by which the barns got theirs, whole.
     pub home_sheaves: AtomicU64,
+    /// Slabs now by the node of their memory, as the page layer chose it. All are zero where the
+    /// library heeds one node; interleaved slabs, and those of further nodes, are in none.
+    pub node_slabs: [AtomicI32; RECORD_NODES],
 }
 
 const _: () = {

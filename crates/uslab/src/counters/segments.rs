@@ -7,8 +7,8 @@
 //!   segment 64  the last records
 //! ```
 //!
-//! A process with few caches has segment 0 alone. Zeroed memory of the image, and a mapping of the
-//! whole file, would count in full where a program locks its memory.
+//! A process with few caches has segment 0 alone. If all records were zeroed static memory, or one
+//! mapping of the file, they would count in full where a program locks its memory.
 //!
 //! A segment lies in private memory, or in the file while the process publishes. No descriptor of
 //! the file is kept, and its name may be gone: the kernel maps the file once more from the mapping

@@ -10,13 +10,14 @@
 //! the record after each of its first [`CALLS_TO_FOLD`] slow calls. Later it folds
 //!
 //! * once in [`CALLS_WITHOUT_THREAD`] slow calls, while the process is too small for a background
-//!   thread. The line of a CPU that rests stays as it is, so observers miss that much for ever;
-//! * with this thread, which folds all lines each half second, once in [`CALLS_TO_FOLD`], or once
-//!   in a [`PART_TO_FOLD`]th of the CPU's calls where that is more, up to [`MAX_CALLS_TO_FOLD`];
+//!   thread. The line of a CPU that rests stays unfolded, and observers miss that much;
+//! * once in [`CALLS_TO_FOLD`] slow calls where that thread runs, which folds all lines each half
+//!   second. If a [`PART_TO_FOLD`]th of the CPU's calls so far is more, once in so many, up to
+//!   [`MAX_CALLS_TO_FOLD`];
 //! * in any process after a call that leaves [`BYTES_TO_FOLD`] of objects or more in the line
 //!   alone.
 //!
-//! CPUs do so at different calls, because those that work alike would meet at the record. Readers
+//! CPUs fold at different calls: otherwise CPUs that work alike would meet at the record. Readers
 //! in the process fold all lines first.
 //!
 //! The additions stay atomic: a thread may be moved to another CPU between reading the CPU's number

@@ -56,7 +56,7 @@ pub fn set_abort(abort: bool) {
 /// Objects of a running cache have no room for a record, so only letters F, U and T are possible.
 /// From the switch on every call of the cache takes the slow path to its slabs, and a free is
 /// checked against the slab's bitmap: pointer, cache, double free. Objects from before are freed as
-/// ever. With U, reports tell the last users of objects that were allocated or freed after the
+/// before. With U, reports tell the last users of objects that were allocated or freed after the
 /// switch, for the last 32 768 of them at most.
 ///
 /// It does not switch caches that `USLAB_DEBUG` or their flags debug, nor those of hardened

@@ -24,15 +24,15 @@ use crate::os;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::rseq::Owner;
-use crate::slab::{ListsLock, Misuse, NodeMemory, Slabs};
+use crate::slab::{GroupMemory, ListsLock, Misuse, Slabs};
 use crate::sync::CachePadded;
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Allocations after which a class is busy. Without sheaves so many allocations cost about as much
-/// more as making a cache costs.
+/// Allocations after which a class is busy. Without sheaves, so many allocations cost more by about
+/// the cost of making a cache.
 const BUSY_ALLOCS: u32 = 64;
 
 /// The name of heaps in statistics and reports.
@@ -64,9 +64,9 @@ pub(super) struct Bare {
 
 const _: () = assert!(core::mem::offset_of!(Bare, slabs) == gdb::BARE_SLABS);
 
-/// Memory for the lists of one node.
+/// Memory for the lists of one group.
 #[repr(align(64))]
-struct Lists(#[allow(dead_code)] [u8; Slabs::node_bytes(1)]);
+struct Lists(#[allow(dead_code)] [u8; Slabs::group_bytes(1, 1)]);
 
 // SAFETY: `lists` is memory of the slabs, which access it under its lock; the slabs and the count
 // are `Sync`.
@@ -91,8 +91,8 @@ impl Bare {
         // does the owner.
         unsafe {
             let lists = UnsafeCell::raw_get(&raw const (*bare.as_ptr()).lists).cast();
-            let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock), tallies: &[] };
-            let slabs = Slabs::new(owner, name, geometry, Temperature::Hot, None, node);
+            let memory = GroupMemory { start: lists, groups: 1, nodes: 1, shared: Some(lock), tallies: &[] };
+            let slabs = Slabs::new(owner, name, geometry, Temperature::Hot, None, memory);
             (&raw mut (*bare.as_ptr()).slabs).write(slabs);
             (&raw mut (*bare.as_ptr()).allocs).write(AtomicU32::new(0));
             (&raw mut (*bare.as_ptr()).samples).write(AtomicU32::new(0));

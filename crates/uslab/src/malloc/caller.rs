@@ -1,10 +1,10 @@
 //! The last steps of `malloc`, `calloc` and `realloc`, and the rule for which calls may start the
 //! background thread.
 //!
-//! Only a call of the program starts the thread. The C library calls the malloc family while it
-//! holds locks that a new thread needs. So each function has its [`Caller`] as a type parameter.
-//! The C functions do not know their caller beforehand: there the slow path ends in a function of
-//! the preload library, which determines the caller. The fast path never does that.
+//! Only a call from the program may start the thread, because the C library calls the malloc family
+//! while it holds locks that a new thread needs. So each function has its [`Caller`] as a type
+//! parameter. The C functions do not know their caller beforehand: there the slow path ends in a
+//! function of the preload library, which determines the caller. The fast path never does that.
 
 use super::classes::{Class, MAX_SMALL_BYTES};
 use super::entry::{ALIGN, MALLOC, free_as, out_of_memory};

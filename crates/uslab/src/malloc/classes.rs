@@ -6,7 +6,7 @@
 //!    │  └ a power of two and a header  │            a block of 4 KiB and its header take 4608
 //! ```
 //!
-//! Above 128 bytes an object wastes less than a fifth of its bytes, 11 % in the mean. Programs ask
+//! Above 128 bytes an object wastes less than a fifth of its bytes, 11 % on average. Programs ask
 //! for powers of two and a few bytes more often than for other large sizes; from 1 KiB on these
 //! waste no more than a ninth (ADR 0038). Powers of two are classes; their objects are naturally
 //! aligned, because slabs are aligned to their size.

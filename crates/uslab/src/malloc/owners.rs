@@ -1,8 +1,8 @@
 //! Owners for bare slabs: 64 bytes each, whatever the number of CPUs.
 //!
 //! Bare slabs serve a heap's size class before it has a cache. An owner is a row of slots: a push
-//! on CPU `n` reads the slot `n` places behind the first. Every slot here has the dummy, so the
-//! rows of owners may overlap: each starts one slot behind the one before.
+//! on CPU `n` reads the row's slot `n`. Every slot here has the dummy, so the rows of owners may
+//! overlap: each row starts one slot behind the row before.
 //!
 //! ```text
 //!   array   │ dummy │ dummy │ dummy │ dummy │ dummy │ …

@@ -10,10 +10,10 @@
 //! owner of a sampled object's page has no sheaf, so that a free takes the slow path too.
 //!
 //! A sized free of a small object looks nothing up: it pushes the object into the sheaf of its
-//! size's class. C's first tests whether an object of that class can start at the address. So while
-//! samples are possible, the slabs of these classes leave their last page unused
-//! ([`tail_bytes`]), and the sampler serves these sizes from last pages of such blocks: the test
-//! fails. Rust's tests nothing; see [`take_for_rust`].
+//! size's class. The C functions first test whether an object of that class can start at the
+//! address. So while samples are possible, the slabs of these classes leave their last page unused
+//! ([`tail_bytes`]), and the sampler serves these sizes from last pages of blocks as large as a
+//! slab: the test fails there. Rust's sized free tests nothing; see [`take_for_rust`].
 
 use super::classes::{Class, MAX_DIRECT_BYTES, SLAB_ORDER, STEP_BYTES};
 use crate::cache::debugged::Family;

@@ -138,7 +138,8 @@ pub(super) fn settle(class: Class) {
     loop {
         let row = if is_wanted() { core.counted_row() } else { None };
         let is_settled = registry::with_lock(|| {
-            // Wanted meanwhile. A row that was not made is not asked for twice: memory is short.
+            // A profile came to want the row meanwhile. A cache without a row lacks memory for it,
+            // and is not asked again.
             if row.is_none() && core.has_counted_row() && is_wanted() {
                 return false;
             }
@@ -147,7 +148,7 @@ pub(super) fn settle(class: Class) {
                     core.forget_distances();
                     core.set_counted(true);
                     publish(class, row);
-                    // Last: who finds it set may sample.
+                    // Last: a thread that finds it set may sample.
                     state.set_counting(Some(core));
                 }
                 None => {

@@ -1,4 +1,4 @@
-//! A question to the system that is asked once.
+//! A fact that the library asks the system for once, and then keeps.
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 

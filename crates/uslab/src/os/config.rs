@@ -85,9 +85,9 @@ pub const VARIABLES: [Variable; 26] = [
         doc: "Publish the process's figures as `DIR/PID`. `auto` is `/dev/shm/uslab-UID`, which is made if it \
               does not exist, or else `/run/user/UID/uslab-UID` or `/tmp/uslab-UID`. The directory must belong \
               to the effective user or root, give no other user the right to write, and be no link; otherwise \
-              nothing is published, and a line on standard error names the reason. Where it is missing, \
-              cannot be opened, or has no room for a file of 16 MiB, nothing is published and nothing said, since \
-              children in another root inherit the variable. `uslab run` sets it for \
+              nothing is published, and a line on standard error names the reason. If it is missing, \
+              cannot be opened, or has no room for a file of 16 MiB, the library publishes nothing and prints no \
+              line, since children in another root inherit the variable. `uslab run` sets it for \
               the program, and `uslab info` looks there instead of in `/dev/shm/uslab-UID`. The process's user \
               and root can then also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
         is_harmless: false,
@@ -120,7 +120,7 @@ pub const VARIABLES: [Variable; 26] = [
         doc: "How long free memory stays before it returns to the system. Free pages inside slabs in use \
               return once no object of the slab was taken or freed for that long less half a second, and at \
               least for half a second. `0`: free memory returns at once, at the price of a system call for \
-              each free that empties a page, and that inside slabs within half a second. `-1` or `never`: it \
+              each free that empties a page; free pages inside slabs in use return within half a second. `-1` or `never`: it \
               returns under pressure, at limits and when it is asked for. `uslab::set_decay` and \
               `uslab_set_decay_ms` override it.",
         is_harmless: true,

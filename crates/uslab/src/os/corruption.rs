@@ -1,5 +1,5 @@
-//! Corrupted structures: slow paths of every build compare what they are about to use, and report
-//! a structure that code outside of the library overwrote.
+//! Corrupted structures: slow paths of every build check what they are about to use, and report a
+//! structure that code outside of the library overwrote.
 //!
 //! Each comparison takes a few instructions of a call that takes hundreds (ADR 0046). The first
 //! corrupted structure is reported; then the process ends or, by policy, goes on without it: the

@@ -3,7 +3,7 @@
 use super::file::Reader;
 use super::path::Path;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// CPUs that tables of this layer have an entry for.
 pub(super) const CPUS_OF_TABLES: usize = 1024;
@@ -107,43 +107,52 @@ fn open(path: fmt::Arguments<'_>) -> Option<Reader> {
     Reader::open(Path::formatted(path)?.as_c())
 }
 
-/// Whether there is more than one node.
-static HAS_NODES: AtomicBool = AtomicBool::new(false);
+/// Nodes that memory may come from.
+static MEMORY_NODES: AtomicUsize = AtomicUsize::new(1);
 
-/// Whether the machine has more than one node, after start-up, as far as the library heeds them.
+/// The number of nodes that memory may come from, after [`init_nodes`]; 1 before it.
+#[inline]
+pub fn memory_nodes() -> usize {
+    MEMORY_NODES.load(Relaxed)
+}
+
+/// Whether memory may come from more than one node, as far as the library heeds nodes.
 #[inline]
 pub fn has_nodes() -> bool {
-    HAS_NODES.load(Relaxed)
+    memory_nodes() > 1
 }
 
 static NODE_OF_CPU: [AtomicU8; CPUS_OF_TABLES] = [const { AtomicU8::new(0) }; CPUS_OF_TABLES];
 
-/// Reads which node each CPU belongs to, and returns the number of nodes, 64 at most. Before this
-/// call all CPUs are on node 0.
+/// Reads which node each CPU belongs to, and returns the highest number of a node with CPUs plus 1,
+/// 64 at most. Nodes behind it have memory alone: they take part in policies ([`memory_nodes`]).
+/// Before this call all CPUs are on node 0.
 pub fn init_nodes() -> usize {
     if let Some((cpus, nodes)) = pretended() {
         for (cpu, place) in NODE_OF_CPU.iter().enumerate().take(cpus) {
             place.store((cpu * nodes / cpus) as u8, Relaxed);
         }
-        HAS_NODES.store(nodes > 1, Relaxed);
+        MEMORY_NODES.store(nodes, Relaxed);
         return nodes;
     }
     let nodes = nodes().min(64);
-    HAS_NODES.store(nodes > 1, Relaxed);
-    if nodes > 1 {
-        let mut is_known = [false; CPUS_OF_TABLES];
-        let mut note = |cpu: usize, node: usize| {
-            if let Some(place) = NODE_OF_CPU.get(cpu) {
-                place.store(node as u8, Relaxed);
-                is_known[cpu] = true;
-            }
-        };
-        for node in 0..nodes {
-            for_each_cpu_of_node(node, |cpu| note(cpu, node));
-        }
-        init_offline(nodes, &is_known);
+    MEMORY_NODES.store(nodes, Relaxed);
+    if nodes == 1 {
+        return 1;
     }
-    nodes
+    let mut is_known = [false; CPUS_OF_TABLES];
+    let mut note = |cpu: usize, node: usize| {
+        if let Some(place) = NODE_OF_CPU.get(cpu) {
+            place.store(node as u8, Relaxed);
+            is_known[cpu] = true;
+        }
+    };
+    for node in 0..nodes {
+        for_each_cpu_of_node(node, |cpu| note(cpu, node));
+    }
+    init_offline(nodes, &is_known);
+    let highest = NODE_OF_CPU.iter().map(|node| node.load(Relaxed)).max();
+    highest.map_or(1, |highest| usize::from(highest) + 1)
 }
 
 /// Reads the node of each CPU that is there, but offline: the nodes' lists leave these out. A

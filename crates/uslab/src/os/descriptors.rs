@@ -1,9 +1,9 @@
 //! The descriptors that the library keeps open, so that a fork child can close its copies.
 //!
-//! A child that kept them would keep the kernel's trigger of a pressure file and a manager's socket
-//! alive, one more set with each generation of children. The thread that opened them does not exist
-//! in the child, so the child finds them in this list. The list also holds each file's identity: a
-//! number that now names another file belongs to the program and stays open.
+//! A child that kept them would keep alive the kernel's trigger of a pressure file and a manager's
+//! socket, one more set with each generation of children. The thread that opened the descriptors
+//! does not exist in the child, so the child finds them in this list. The list also holds each
+//! file's identity: a number that now names another file belongs to the program and stays open.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{

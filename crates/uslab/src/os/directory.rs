@@ -1,8 +1,8 @@
 //! A directory that no other user can change, and the shared mapping of a file in it.
 //!
-//! A process publishes under a name that every user can guess: its id. So the directory must be
-//! trusted, by the rules of `ssh`: it belongs to the effective user or to root, no other user may
-//! write to it, and its last component is no link.
+//! A process publishes under a name that every user can guess: its id. So the directory must meet
+//! the rules of `ssh`: it belongs to the effective user or to root, no other user may write to it,
+//! and its last component is no link.
 //!
 //! The library opens it once, checks it through that descriptor, and names files below the
 //! descriptor. So a user who exchanges the directory between check and use gains nothing.

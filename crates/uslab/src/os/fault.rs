@@ -6,14 +6,15 @@
 //!                                           └──▶ the program's handler, or the default action
 //! ```
 //!
-//! The kernel has one action for a signal. While the handler is installed, the program's action is
-//! kept here: [`sigaction`] exchanges it, and the preload library gives the program that function.
-//! The kernel's action has the program's mask and flags, so that the program's handler runs as the
-//! kernel would have run it: on the same stack, with the same signals blocked. A program that makes
-//! the system call itself replaces the library's handler; it then gets its faults without a report.
+//! The kernel has one action for a signal. While the handler is installed, this module keeps the
+//! program's action: [`sigaction`] exchanges it, and the preload library gives the program that
+//! function. The kernel's action has the program's mask and flags, so that the program's handler
+//! runs as the kernel would have run it: on the same stack, with the same signals blocked. A
+//! program that makes the system call itself replaces the library's handler; it then gets its
+//! faults without a report.
 //!
 //! A child that shares the memory (`vfork`, `clone(CLONE_VM)`) has a table of actions of its own in
-//! the kernel, and what is kept here is the parent's. So the child's actions go to the kernel.
+//! the kernel, while the action kept here is the parent's. So the child's actions go to the kernel.
 //!
 //! All of it is async-signal-safe. The handler takes no lock: the thread may hold any.
 

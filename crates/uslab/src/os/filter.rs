@@ -1,12 +1,12 @@
 //! Filters of system calls (seccomp): whether the calling thread has one.
 //!
-//! A filter may end the program for a call that it does not know. It knows what allocators need,
-//! and `mincore` is not part of that: apt's methods die of it, and services under systemd's
-//! `SystemCallFilter=@system-service`. The kernel does not tell such a filter from one that only
-//! refuses calls, as Docker's does. So the library puts no such question under any filter.
+//! A filter may end the program for a call that it does not allow. Filters allow what allocators
+//! commonly need, but not `mincore`: the call ends apt's methods, and services under systemd's
+//! `SystemCallFilter=@system-service`. The library cannot tell such a filter from one that only
+//! refuses calls, as Docker's does. So it never calls `mincore` under any filter.
 //!
-//! A program may add its filter at any time, for all its threads or for one. So the kernel is asked
-//! anew before each question, on the thread that puts it.
+//! A program may add its filter at any time, for all its threads or for one. So a thread asks the
+//! kernel about its filter anew before each such call.
 
 use super::errno::Preserved;
 

@@ -1,19 +1,20 @@
 //! The end of the process's first thread, which may come before that of the process.
 //!
-//! The C library ends a process with its last thread: a program may leave its work to other threads
-//! and end the first one by `pthread_exit`. So may a child that a thread forked. A thread of this
-//! library would keep such a process for ever. So the background thread ends once the first thread
-//! has ended, and the C library finds the last thread of the program as it would without it.
+//! The C library ends a process with its last thread: a program, or a child that a thread forked,
+//! may leave its work to other threads and end the first one by `pthread_exit`. A thread of this
+//! library would keep such a process alive for ever. So the background thread ends once the first
+//! thread has ended. The C library then ends the process with the program's last thread, as it
+//! would without the library.
 //!
-//! A key of thread-specific data tells of that end: its destructor runs when the thread ends, and
+//! A key of thread-specific data reports that end: its destructor runs when the thread ends, and
 //! not when the process exits. [`watch`] never allocates as long as the program has few keys.
 //!
-//! The library's thread may still be the last one to end. The C library then runs the program's
-//! exit handlers on it, so it takes the first thread's signals over, see [`take_over_signals`].
+//! The background thread may still be the last one to end. The C library then runs the program's
+//! exit handlers on it. So it takes over the first thread's blocked signals: see
+//! [`take_over_signals`].
 //!
-//! Limit: where another thread loads the library, or makes a raw `fork` system call in the parent,
-//! the first thread is watched once it starts the background thread. Where a third one starts it,
-//! the first thread is never watched.
+//! Limit: if another thread loads the library, or makes a raw `fork` system call in the parent, the
+//! library watches the first thread only if that thread starts the background thread.
 
 use super::process::{self, Relation, THREADS};
 use super::{file, signal, sleep, thread};

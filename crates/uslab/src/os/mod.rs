@@ -53,6 +53,7 @@ pub mod sharing;
 pub mod signal;
 pub mod sleep;
 pub mod stop;
+pub mod surplus;
 #[cfg(test)]
 mod tests;
 pub mod thread;

@@ -10,19 +10,19 @@ use core::ffi::{c_int, c_ulong};
 
 /// The nodes of a machine from which a cache takes its memory.
 ///
-/// The library touches a policy only on a machine of several nodes that it heeds (not with
-/// `USLAB_NUMA=0`). Elsewhere every policy is accepted, and has no effect.
+/// A policy has an effect only on a machine of several nodes, and not with `USLAB_NUMA=0`.
+/// Elsewhere every policy is accepted and ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum NumaPolicy {
-    /// Each CPU allocates memory of its own node, and objects go home to the node that they came
-    /// from. What a process asked for as a whole (`numactl`, `set_mempolicy`) holds.
+    /// Each CPU allocates memory of its own node, and objects return to the node that they came
+    /// from. A policy of the whole process (`numactl`, `set_mempolicy`) holds.
     #[default]
     Local,
     /// Memory of this node alone, whichever CPU allocates (`MPOL_BIND`).
     ///
-    /// The kernel takes no memory of another node: where the node is full, it reclaims there, and
-    /// at last ends a process, as with `numactl --membind`. If an administrator takes the node away
-    /// from the running process, the kernel binds the memory to the nodes that are left.
+    /// The kernel takes no memory of another node: if the node is full, it reclaims there, and in
+    /// the end kills a process, as with `numactl --membind`. If an administrator takes the node
+    /// away from the running process, the kernel binds the memory to the nodes that are left.
     Bind(usize),
     /// Pages of all nodes in turn (`MPOL_INTERLEAVE`): for objects that the CPUs of all nodes use
     /// alike. Neighbours of 4 KiB, or of a huge page where one backs them, are on different nodes.

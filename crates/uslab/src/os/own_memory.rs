@@ -1,5 +1,5 @@
-//! The memory of the process, read by the kernel: no address faults, whatever the program mapped
-//! there, protected, or cut off.
+//! Reads the process's own memory through the kernel. So no address faults, whether the program
+//! mapped nothing there, protected the page, or truncated the file behind it.
 
 use super::calls;
 use super::memory::page_bytes;

@@ -1,4 +1,4 @@
-//! Messages to the user, formatted on the stack and written to standard error without an
+//! Messages to the user: formatted on the stack, and written to standard error without an
 //! allocation.
 
 use super::calls;

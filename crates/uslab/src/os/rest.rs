@@ -8,10 +8,10 @@
 //! All four accesses are sequentially consistent: either the thread sees the fork, or the fork sees
 //! that the thread does not rest.
 //!
-//! A wait for a lock is a rest while the forking thread has that lock: it forks in a handler that
-//! interrupted the lock's use, so it does not release the lock before the fork's end. Otherwise the
-//! lock is free, or becomes free, and the waiting thread may hold other locks: it goes on in spite
-//! of the fork, which waits for its next rest.
+//! The background thread also rests while it waits for a lock that the forking thread holds. The
+//! forking thread is then in a signal handler that interrupted the lock's use, so it does not
+//! release the lock before the fork's end. A wait for any other lock is no rest: the background
+//! thread goes on in spite of the fork, which waits for its next rest.
 
 use super::calls;
 use crate::sync::CONTENDED;

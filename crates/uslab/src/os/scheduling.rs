@@ -56,6 +56,10 @@ pub fn note_first() {
 
 /// Gives a thread that the calling thread has just created, and not yet detached, the ordinary
 /// policy and the CPUs that the process was started with.
+///
+/// Not inlined: its masks take 2 KiB of stack, which the creation of the thread must not find
+/// taken.
+#[inline(never)]
 pub(super) fn free_thread(thread: libc::pthread_t) {
     // The new thread inherited the calling thread's values.
     let policy = policy(0);

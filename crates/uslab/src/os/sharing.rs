@@ -29,6 +29,10 @@ const MOST: usize = 255;
 static GROUP_OF_CPU: [AtomicU8; CPUS_OF_TABLES] = [const { AtomicU8::new(0) }; CPUS_OF_TABLES];
 /// The first group of each node, and behind the last node the number of groups.
 static FIRST_OF_NODE: [AtomicU8; 65] = [const { AtomicU8::new(0) }; 65];
+/// The node of each group; the group's own number where each node is one group.
+static NODE_OF_GROUP: [AtomicU8; MOST + 1] = [const { AtomicU8::new(0) }; MOST + 1];
+/// Groups of the machine.
+static COUNT: AtomicUsize = AtomicUsize::new(1);
 /// Most CPUs of a group; 0 where each node is one group.
 static MOST_CPUS: AtomicUsize = AtomicUsize::new(0);
 
@@ -87,18 +91,23 @@ fn parts_of(cpus: usize) -> Option<Parts> {
     Parts::of(&text[..n], &online[..online_bytes])
 }
 
-/// Finds the groups of a machine of `cpus` possible CPUs on `nodes` nodes; returns their number.
+/// Finds the groups of a machine of `cpus` possible CPUs on `nodes` nodes.
 /// The node of each CPU must be known. Start-up calls it, before there is a cache.
-pub fn init(cpus: usize, nodes: usize) -> usize {
+pub fn init(cpus: usize, nodes: usize) {
     let parts = if cpus > FEW { parts_of(cpus) } else { None };
     let cpus = cpus.min(CPUS_OF_TABLES);
     let count = parts.filter(|_| nodes < FIRST_OF_NODE.len()).and_then(|parts| assign(cpus, nodes, parts));
     if count.is_none_or(|count| count == nodes) {
         (0..=nodes.min(64)).for_each(|node| FIRST_OF_NODE[node].store(node as u8, Relaxed));
+        NODE_OF_GROUP.iter().enumerate().for_each(|(group, node)| node.store(group as u8, Relaxed));
         MOST_CPUS.store(0, Relaxed);
-        return nodes;
     }
-    count.unwrap_or(nodes)
+    COUNT.store(count.unwrap_or(nodes), Relaxed);
+}
+
+/// Groups of the machine, at least one.
+pub fn count() -> usize {
+    COUNT.load(Relaxed)
 }
 
 /// Numbers the groups, node by node; returns how many there are, and `None` if they are too many.
@@ -122,7 +131,9 @@ fn assign(cpus: usize, nodes: usize, parts: Parts) -> Option<usize> {
             GROUP_OF_CPU[cpu].store((groups + at) as u8, Relaxed);
         }
         // A node of memory alone has a group as well.
-        groups += count.max(1);
+        let end = groups + count.max(1);
+        NODE_OF_GROUP.get(groups..end)?.iter().for_each(|it| it.store(node as u8, Relaxed));
+        groups = end;
     }
     FIRST_OF_NODE[nodes].store(groups as u8, Relaxed);
     MOST_CPUS.store(most_cpus, Relaxed);
@@ -140,6 +151,20 @@ pub fn group_of(cpu: usize) -> usize {
         0 => cpu::node_of(cpu),
         _ => GROUP_OF_CPU.get(cpu).map_or(0, |group| group.load(Relaxed) as usize),
     }
+}
+
+/// The node of a group.
+pub fn node_of_group(group: usize) -> usize {
+    NODE_OF_GROUP.get(group).map_or(0, |node| node.load(Relaxed) as usize)
+}
+
+/// The group that serves `cpu` with memory of `node`: its own, or one of the groups there.
+pub fn group_for(cpu: usize, node: usize) -> usize {
+    if cpu::node_of(cpu) == node {
+        return group_of(cpu);
+    }
+    let groups = groups_of_node(node);
+    groups.start + cpu % groups.len().max(1)
 }
 
 /// The groups of a node, which are numbered in a row.

@@ -34,7 +34,9 @@ core::arch::global_asm!(
     ".weak __sigaction",
     ".weak __x86_get_cpuid_feature_leaf",
     ".weak _dl_find_object",
-    ".weak uslab_conf",
+    // Not `.weak`: with LTO this text and the program's own definition of the variable come to lie
+    // in one module, whose assembler refuses a name that is weak and global.
+    ".weakref uslab_weak_conf, uslab_conf",
     ".pushsection .data.rel.ro.uslab_weak, \"aw\", @progbits",
     ".hidden uslab_weak_functions",
     ".globl uslab_weak_functions",
@@ -43,7 +45,7 @@ core::arch::global_asm!(
     ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlsym",
     ".quad __sigaction",
     ".quad __x86_get_cpuid_feature_leaf, _dl_find_object",
-    ".quad uslab_conf",
+    ".quad uslab_weak_conf",
     ".popsection",
 );
 

@@ -1,4 +1,5 @@
-//! Whether free memory is bounded, and how the background thread learns that it should purge.
+//! Whether free memory is bounded (see `purge`), and how other threads ask the background thread to
+//! purge.
 
 use super::{PAGE_BYTES, decay};
 use crate::os;

@@ -17,7 +17,7 @@
 //! kernel takes memory from the node where it is touched first. A thread takes pages of its own
 //! node's chunks, then chunks without memory of any node, then new ones, and only if there are none
 //! another node's. A cache with a policy of its own takes pages of that policy's chunks alone, and
-//! nothing else does (see `nodes`).
+//! no other cache does (see `nodes`).
 //!
 //! Of wholly free chunks the lowest serves first (see `search`).
 

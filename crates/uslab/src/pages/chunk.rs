@@ -34,7 +34,7 @@ pub struct Chunk {
     pub level: u8,
     /// The largest order that fits, which names the list together with `level`.
     pub order: u8,
-    /// How often the kernel found pages of the chunk busy, which was to get a huge page; see
+    /// How often the kernel refused the chunk a huge page because some of its pages were busy; see
     /// `buddy/collapse.rs`.
     pub busy_collapses: u8,
     /// The next chunk of that list.

@@ -33,7 +33,7 @@ const MIN_STEP_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
 /// Beyond twice what was in use at most, so much may be held: 8 MiB.
 const SLACK_PAGES: usize = (8 << 20) / PAGE_BYTES;
-/// The background thread is late so long after the end of a period.
+/// The background thread counts as late so long after the end of a period.
 const LATE_MS: u64 = 1000;
 
 static DECAY_MS: AtomicU64 = AtomicU64::new(NOT_CHOSEN);
@@ -78,7 +78,7 @@ fn rest_ms(ms: u64) -> u64 {
 
 /// Whether it is time for the next walk of the slabs in use, of which the last was at `walked_ms`.
 pub fn is_walk_due(walked_ms: u64, now_ms: u64) -> bool {
-    // Give or take the tick of a coarse clock.
+    // Within the tick of a coarse clock.
     ms().is_some_and(|ms| now_ms.saturating_sub(walked_ms) + LOOK_MS / 8 >= rest_ms(ms))
 }
 
@@ -87,19 +87,25 @@ pub fn is_at_once() -> bool {
     DECAY_MS.load(Relaxed) == 0
 }
 
-/// Whether the period is over, give or take the tick of a coarse clock.
+/// Whether the period is over, within the tick of a coarse clock.
 pub(super) fn is_over(now_ms: u64, period_ms: u64) -> bool {
     now_ms.saturating_sub(BEGAN_MS.load(Relaxed)) >= period_ms - period_ms / 8
 }
 
-/// Whether it should have ended long ago.
+/// Whether the period should have ended [`LATE_MS`] ago.
 pub(super) fn is_late(now_ms: u64) -> bool {
     period_ms().is_some_and(|period_ms| is_over(now_ms, period_ms + LATE_MS))
 }
 
-/// When the background thread must come by for the end of the period, if that is before `next_ms`.
+/// The time at which the background thread is due, whose next look is at `next_ms`: the end of the
+/// period, if that comes first. A period of the time between two looks ends at a look.
 pub fn due_ms(next_ms: u64) -> u64 {
-    period_ms().map_or(next_ms, |period_ms| (BEGAN_MS.load(Relaxed) + period_ms).min(next_ms))
+    end_of(period_ms(), BEGAN_MS.load(Relaxed)).map_or(next_ms, |end_ms| end_ms.min(next_ms))
+}
+
+/// The end of a period that began at `began_ms`; `None` if a look ends it, or there are no periods.
+fn end_of(period_ms: Option<u64>, began_ms: u64) -> Option<u64> {
+    period_ms.filter(|&period_ms| period_ms != LOOK_MS).map(|period_ms| began_ms.saturating_add(period_ms))
 }
 
 /// A period begins; the caller holds the buddy's lock.
@@ -107,15 +113,16 @@ pub(super) fn begin_period(now_ms: u64) {
     BEGAN_MS.store(now_ms, Relaxed);
 }
 
-/// The least dirty pages lately, and the most in use; under the buddy's lock.
+/// The least number of dirty pages in a window, and the largest number in use. Guarded by the
+/// buddy's lock.
 pub(super) struct Window {
-    /// In this period.
+    /// The least dirty pages in this period.
     least_pages: usize,
-    /// In the period before.
+    /// The same in the period before.
     before_pages: usize,
-    /// Pages in use at most, in this period.
+    /// The most pages in use in this period.
     most_used_pages: usize,
-    /// In the period before.
+    /// The same in the period before.
     most_before_pages: usize,
 }
 
@@ -124,7 +131,7 @@ impl Window {
         Window { least_pages: 0, before_pages: 0, most_used_pages: 0, most_before_pages: 0 }
     }
 
-    /// There are so many dirty pages, and pages in use, now.
+    /// Notes the present numbers of dirty pages and of pages in use.
     pub fn note(&mut self, dirty_pages: usize, used_pages: usize) {
         self.least_pages = self.least_pages.min(dirty_pages);
         self.most_used_pages = self.most_used_pages.max(used_pages);
@@ -135,7 +142,7 @@ impl Window {
         held_pages > self.needed_pages() + self.slack_pages()
     }
 
-    /// What it should hold then.
+    /// The pages that such a program should hold.
     pub fn goal_pages(&self) -> usize {
         self.needed_pages() + self.slack_pages() / 2
     }
@@ -148,7 +155,7 @@ impl Window {
         self.needed_pages() + SLACK_PAGES
     }
 
-    /// Of the idle pages, so many went.
+    /// Notes that `pages` of the idle pages went.
     pub fn note_purged(&mut self, pages: usize) {
         self.least_pages = self.least_pages.saturating_sub(pages);
         self.before_pages = self.before_pages.saturating_sub(pages);
@@ -161,7 +168,7 @@ impl Window {
         idle.div_ceil(2).max(MIN_STEP_PAGES).min(idle)
     }
 
-    /// A period ends, and the next one begins with so many dirty pages, and pages in use.
+    /// Ends the period, and begins the next one with these dirty pages and pages in use.
     pub fn begin_period(&mut self, dirty_pages: usize, used_pages: usize) {
         (self.before_pages, self.least_pages) = (self.least_pages, dirty_pages);
         (self.most_before_pages, self.most_used_pages) = (self.most_used_pages, used_pages);
@@ -172,7 +179,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// A window at the end of which `dirty` pages were seen, a period each.
+    /// A window that saw the numbers `dirty`, one in each period.
     fn after(dirty: &[usize]) -> Window {
         let mut window = Window::new();
         for &pages in dirty {
@@ -187,6 +194,14 @@ mod tests {
         let rests = [(0, 0), (20, 500), (1000, 500), (1200, 700), (10_000, 9500)];
         assert!(rests.into_iter().all(|(ms, expected_ms)| rest_ms(ms) == expected_ms));
         assert_eq!(rest_ms(DEFAULT_MS), LOOK_MS, "what is free for two looks goes by default");
+    }
+
+    #[test]
+    fn periods_end_on_time_and_those_of_the_default_at_a_look() {
+        assert_eq!(DEFAULT_MS / 2, LOOK_MS);
+        let ends = [Some(LOOK_MS), None, Some(10), Some(600)].map(|period_ms| end_of(period_ms, 1000));
+        assert_eq!(ends, [None, None, Some(1010), Some(1600)]);
+        assert_eq!(due_ms(u64::MAX), u64::MAX, "no test sets another decay");
     }
 
     #[test]

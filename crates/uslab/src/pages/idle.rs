@@ -13,7 +13,7 @@ pub fn rested() -> bool {
 }
 
 /// Purges the pages that were idle for the decay. If the layer `rested`, the runs of CPU page lists
-/// are among them. Returns whether it rested and nothing is left that could go. The background
+/// are among them. Returns whether it rested and no memory is left that could go. The background
 /// thread calls this twice a second.
 pub fn purge_rested(rested: bool) -> bool {
     if rested {

@@ -27,9 +27,9 @@
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth, mapping chunks again, taking
-//! that back, and the choice of huge pages and of memory policies make system calls; under
-//! `CpuPages`, no code makes any.
+//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only these make system calls: growth,
+//! mapping chunks again and undoing that, and the choice of huge pages and of memory policies.
+//! Under `CpuPages`, no code makes any.
 
 pub mod arena;
 pub mod boot;

@@ -18,7 +18,7 @@ pub(super) struct Policy {
     /// Dirty pages beyond [`BASE_PAGES`] that the limit allows.
     learnt_pages: usize,
     /// Purged pages that no allocation has taken again.
-    pub regret_pages: usize,
+    pub purged_pages: usize,
     last_ms: u64,
     /// The dirty pages that were idle, period by period.
     pub window: Window,
@@ -39,7 +39,7 @@ impl Policy {
     pub const fn new() -> Policy {
         Policy {
             learnt_pages: 0,
-            regret_pages: 0,
+            purged_pages: 0,
             last_ms: 0,
             window: Window::new(),
             settled_pages: usize::MAX,
@@ -60,11 +60,11 @@ impl Policy {
     pub fn note_fresh(&mut self, pages: usize) {
         self.has_grown |= pages > 0;
         self.fresh_pages += pages;
-        let regretted = pages.min(self.regret_pages);
-        self.regret_pages -= regretted;
+        let retaken = pages.min(self.purged_pages);
+        self.purged_pages -= retaken;
         // Half of them: in a single wave of frees some pages come and go by chance, and the limit
         // should learn little from that.
-        self.learnt_pages = (self.learnt_pages + regretted / 2).min(MAX_LEARNT_PAGES);
+        self.learnt_pages = (self.learnt_pages + retaken / 2).min(MAX_LEARNT_PAGES);
     }
 
     /// Lets `pages` free pages stay for now: those that a fork child finds.
@@ -97,7 +97,7 @@ impl Policy {
         if seconds > 0 {
             let shift = seconds.min(31) as u32;
             self.learnt_pages >>= shift;
-            self.regret_pages >>= shift;
+            self.purged_pages >>= shift;
             self.last_ms = now_ms;
         }
     }

@@ -17,8 +17,8 @@
 //! **Locked memory** (`mlock`, `mlockall`) stays: a program that locks its memory wants no page
 //! faults. A purge recognises it by the kernel's refusal. After a refusal, purges leave the chunk
 //! alone for [`super::policy::REFUSAL_MS`], and its pages do not count against the limit meanwhile.
-//! So frees make no system calls in vain. A purge that the program requests, or that pressure
-//! causes, takes locked pages too.
+//! So frees do not repeat system calls that the kernel refuses. A purge that the program requests,
+//! or that pressure causes, takes locked pages too.
 //!
 //! **Addresses** go back too where a limit counts mapped bytes (see
 //! [`os::memory::is_mapping_limited`]). The purge unmaps wholly free chunks, and the buddy maps
@@ -83,15 +83,16 @@ fn purge_excess() -> usize {
 }
 
 /// Purges what cannot wait for the next look. The background thread calls this when it is woken
-/// before its time, and at the end of a short period.
-pub fn purge_due() {
+/// before its time, and at the end of a short period. `rested`: no thread took or freed pages since
+/// the last look.
+pub fn purge_due(rested: bool) {
     let is_notified = bound::take_notice();
     if is_bounded() {
         purge_excess();
     } else if is_notified {
         purge_unfit();
     }
-    purge_idle(usize::MAX, BASE_PAGES);
+    purge_idle(usize::MAX, if rested { 0 } else { BASE_PAGES });
 }
 
 /// Purges free pages that did not fit, where a process that grew holds more than it needs.
@@ -103,7 +104,8 @@ fn purge_unfit() {
     purge_to(target_pages.max(BASE_PAGES) * PAGE_BYTES, Locked::Stay);
 }
 
-/// What it purges at each look. True if pages rested, none went, and none is left that could go.
+/// The purge of the background thread at each look. True if pages rested, none went, and none is
+/// left that could go.
 pub(super) fn purge_at_look(rested: bool) -> bool {
     bound::look_at_limits();
     let is_notified = bound::take_notice();
@@ -116,8 +118,8 @@ pub(super) fn purge_at_look(rested: bool) -> bool {
 }
 
 /// At the end of a period, purges the pages that were idle: at most `most_pages`, and none of the
-/// last `kept_pages`. Returns whether all free pages were tried in vain, now or at the end of the
-/// period before.
+/// last `kept_pages`. Returns whether it tried all free pages and purged none, now or at the end of
+/// the period before.
 fn purge_idle(most_pages: usize, kept_pages: usize) -> bool {
     let mut buddy = buddy::lock();
     let now_ms = os::clock::coarse_ms();
@@ -215,7 +217,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             buddy.leave_policy(index);
         }
         if is_purged {
-            buddy.policy.regret_pages += usize::from(dirty);
+            buddy.policy.purged_pages += usize::from(dirty);
             purged += usize::from(dirty) * PAGE_BYTES;
         }
         buddy.publish();
@@ -288,8 +290,32 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::chunk::Chunk;
-    use super::super::{Fill, Temperature, alloc, free, purge_all};
+    use super::super::{Fill, Temperature, alloc, free, purge_all, purge_rested, rested};
     use super::*;
+
+    /// Periods that end between two looks must not keep the last pages for ever.
+    #[test]
+    fn the_last_pages_go_between_two_looks_once_they_rested() {
+        set_up!();
+        // In a child, which has one thread.
+        assert!(os::fork::holds_in_child(|| {
+            purge_all();
+            let run = alloc(BASE_PAGES / 2, 0, Temperature::Cold, Fill::Sparse).expect("there is room");
+            // SAFETY: the run is the test's.
+            unsafe { arena::address_of(run.first).write_bytes(1, BASE_PAGES / 2 * PAGE_BYTES) };
+            free(run.first, BASE_PAGES / 2, Temperature::Cold);
+            let dirty_pages = || buddy::lock().dirty_pages;
+            let freed_pages = dirty_pages();
+            // The period of the free ends at a look; the next two end between looks.
+            decay::begin_period(0);
+            purge_rested(false);
+            for _ in 0..2 {
+                decay::begin_period(0);
+                purge_due(rested());
+            }
+            freed_pages >= BASE_PAGES / 2 && dirty_pages() == 0
+        }));
+    }
 
     #[test]
     fn a_purge_of_groups_that_finds_none_leaves_the_huge_page() {

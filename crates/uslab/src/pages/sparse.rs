@@ -1,8 +1,8 @@
 //! Sparse runs: runs of which only some pages are charged.
 //!
-//! A large slab takes the addresses of all its pages at once, and is charged for a page when an
-//! object on it is about to be used. The owner of the run keeps a mask of the charged pages, which
-//! are the only ones that can have memory. Limits and figures count these pages alone.
+//! A large slab takes the addresses of all its pages at once, but is charged for a page only when
+//! an object on it is about to be used. The owner of the run keeps a mask of the charged pages,
+//! which are the only ones that can have memory. Limits and figures count these pages alone.
 
 use super::arena::{self, PageIndex};
 use super::home::Home;

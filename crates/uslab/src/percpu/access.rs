@@ -1,4 +1,4 @@
-//! The two ways to work on this CPU's slot, behind one contract: sequences, or the slot's lock.
+//! Access to this CPU's slot, behind one contract: by sequences, or by the slot's lock.
 
 use super::ownership;
 use crate::os::{invariant::invariant, sharing};
@@ -189,8 +189,8 @@ impl Access for Locked<'_> {
 /// Where a slot's objects and sheaves come from: a node and a group ([`crate::os::sharing`]).
 #[derive(Clone, Copy)]
 pub(super) struct Home {
-    /// The slot's CPU, whose line counts what the slot's sheaves bring to the barn. In locked mode
-    /// the thread may run on another one.
+    /// The slot's CPU, whose line counts the objects that the slot's sheaves move to the barn. In
+    /// locked mode the thread may run on another one.
     pub cpu: Cpu,
     pub node: usize,
     pub group: usize,
@@ -203,11 +203,7 @@ pub(super) struct Home {
 pub(super) fn home_of(access: &impl Access) -> Home {
     let (cpu, node) = (access.cpu(), access.node());
     match node {
-        Some(node) if node != cpu.node() => {
-            let groups = sharing::groups_of_node(node);
-            let group = groups.start + cpu.number() % groups.len().max(1);
-            Home { cpu, node, group, is_pure: true }
-        }
-        _ => Home { cpu, node: cpu.node(), group: cpu.group(), is_pure: node.is_some() },
+        Some(node) => Home { cpu, node, group: sharing::group_for(cpu.number(), node), is_pure: true },
+        None => Home { cpu, node: cpu.node(), group: cpu.group(), is_pure: false },
     }
 }

@@ -1,9 +1,9 @@
 //! The capacity of a cache's sheaves: learnt from misses, bounded in bytes over all caches.
 //!
-//! A cache starts with the kernel's capacity for its object size, rounded up to a size of sheaves.
-//! This default is free of charge. The objects in such sheaves were in use a moment ago, or lie in
-//! a slab that exists, and an idle cache gives them up. The cache doubles the capacity when it
-//! proves too small, which shows in one of three ways:
+//! A cache starts with the kernel's capacity for its object size, rounded up to the next sheaf
+//! size. The bound does not count this default: the objects in such sheaves were in use a moment
+//! ago, or lie in a slab that exists, and an idle cache gives them up. The cache doubles a capacity
+//! that proves too small, which shows in one of three ways:
 //!
 //! * A CPU overflows and next underflows, or the other way round: it frees and allocates more in a
 //!   row than its sheaves hold. After a run that the largest sheaves would not have absorbed, a
@@ -12,26 +12,27 @@
 //! * The barn serves the cache many times: objects wander between CPUs.
 //! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
 //!   while the charge of all caches stays within half of the bound. Every few exchanges the slow
-//!   path moves objects until both sheaves hold about equally many, so that one usually suffices.
+//!   path moves objects until both sheaves hold about equally many, so that the main sheaf alone
+//!   usually suffices.
 //!
 //! ```text
-//!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   free of charge
+//!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   not charged
 //!                           ▒▒▒▒▒▒▒▒▒▒▒▒ beyond    of all caches together: at most bound_bytes()
 //! ```
 //!
 //! The bound follows the memory that slabs hold, and falls to its floor under pressure. Caches
-//! beyond their default stand in a ring. If the bound is used up, a growing cache has capacity
-//! taken from caches of the ring without recent misses ([`search`]). The background thread takes
-//! capacity from idle caches and, if the bound has fallen, from all caches in turn. To take
-//! capacity, a thread drains sheaves, many with one barrier.
+//! beyond their default stand in a ring. If the bound is used up, a search takes capacity for a
+//! growing cache from caches of the ring without recent misses ([`search`]). The background thread
+//! takes capacity from idle caches and, if the bound has fallen, from all caches in turn. A thread
+//! that takes capacity drains the cache's sheaves, those of many caches with one barrier.
 //!
 //! If `USLAB_CPU_BYTES` sets the bound, the bound is constant, and caches are charged for all
 //! capacity beyond the smallest sheaf.
 //!
 //! **Caches of runs** have a ring and a bound of their own ([`run_bound_bytes`]), in which every
 //! object counts. Such a cache starts with the smallest sheaves, or with none if the bound has no
-//! room for these. It grows when a CPU needs objects after it had no room for some: then it gave
-//! away what it needed again.
+//! room for these. It grows when a CPU runs out of objects after it flushed some for lack of room:
+//! it had to fetch again what it gave away.
 
 use super::CpuCache;
 use super::cpu_cache::PIECE;
@@ -55,7 +56,7 @@ pub(super) use {search::take_from_idle, valid::check_broken};
 
 /// The floor of [`bound_bytes`]: 1.5 MiB.
 const FLOOR_BYTES: usize = 3 << 19;
-/// The sheaves of all CPUs may hold this part, 1/64, of the memory of slabs beyond their defaults.
+/// Beyond their defaults, the sheaves of all CPUs may hold 1/64 of the memory of slabs.
 const HEAP_PART: usize = 64;
 /// Upper bound on the bytes of objects in one sheaf.
 const MAX_SHEAF_BYTES: usize = 512 << 10;
@@ -66,20 +67,19 @@ const MAX_RUN_BYTES: usize = 16 << 20;
 const MIN_RUN_BYTES: usize = 4 << 20;
 /// The same for all CPUs together.
 const MAX_ALL_RUN_BYTES: usize = 64 << 20;
-/// The bound is this part of that, a quarter, under pressure, and where memory is large but there
-/// is no background thread.
+/// The bound on runs falls to this part, a quarter, under pressure, and in a large process without
+/// a background thread.
 const TIGHT_PART: usize = 4;
-/// How many times the barn serves a CPU until that is a reason to grow.
+/// A cache grows once the barn has served a CPU so many times.
 const BARN_SERVED: u32 = 16;
-/// Upper bound on a run of misses after which a cache grows, as a number of the largest sheaves
-/// that hold the objects moved. Slots and barn hold half as many or less.
+/// Upper bound on the length of a run of misses that makes a cache grow: the objects moved must fit
+/// so many sheaves of the largest size. Slots and barn hold half as many or less.
 const MAX_RUN_SHEAVES: usize = 8;
 /// A cache of parts of slabs with smaller sheaves grows whatever the run was: it visits the slow
 /// path so often that the path itself costs most.
 const MODERATE_CAPACITY: usize = 62;
-/// How many times a CPU's spare has room for a freed object until that is a reason to grow. A CPU
-/// that exchanges its sheaves over and over takes objects from the spare as often; only frees
-/// count.
+/// A cache grows once a CPU's spare has had room for a freed object so many times. A CPU that
+/// exchanges its sheaves over and over takes objects from the spare as often, so only frees count.
 const SPARE_SERVED: u32 = 32;
 /// After so many of these the slow path levels the two sheaves. A CPU whose main sheaf is full and
 /// whose spare is empty, or the other way round, would exchange them every few calls.
@@ -92,8 +92,8 @@ static CHOSEN: AtomicUsize = AtomicUsize::new(FOLLOWS);
 /// The user chose no bound: it follows the memory of slabs.
 const FOLLOWS: usize = usize::MAX;
 static CPUS: AtomicUsize = AtomicUsize::new(1);
-/// Bytes that the caches of each kind are charged. Changed under the rings' lock. Padded: misses
-/// read what lies beside.
+/// Bytes that the caches of each kind are charged. Changed under the rings' lock. Padded, because
+/// misses read the neighbouring words.
 static USED: CachePadded<[AtomicUsize; KINDS]> = CachePadded([const { AtomicUsize::new(0) }; KINDS]);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
@@ -247,7 +247,7 @@ pub(super) struct Adapt {
     /// The user chose the level.
     fixed: bool,
     kind: Kind,
-    /// Bytes that a CPU's place for an object is charged, in all sheaves that it may have.
+    /// Bytes charged for each object of a sheaf's capacity, over all sheaves that a CPU may have.
     charged_bytes: usize,
     /// Neighbours in the ring, guarded by its lock; null outside the ring.
     links: Cell<Links<*const CpuCache>>,
@@ -334,9 +334,9 @@ impl Adapt {
         bounced && (is_small || moved <= MAX_RUN_SHEAVES * self.most.capacity()) || wandered
     }
 
-    /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
-    /// times as much as the fast path. Returns how many there were since the last reason to grow,
-    /// which [`SPARE_SERVED`] of them are.
+    /// Notes a free that used the room of the spare: cheap, but some twenty times as much as the
+    /// fast path. Returns how many such frees there were since the last time that they reached
+    /// [`SPARE_SERVED`], which is a reason to grow.
     fn count_exchange(tally: &Tally) -> u32 {
         note_use(tally);
         let exchanges = tally.spare_served.fetch_add(1, Relaxed) + 1;
@@ -406,7 +406,7 @@ struct Ring {
 // lock, before it goes away.
 unsafe impl Send for Ring {}
 
-/// A ring for each kind, behind one lock. Padded: misses read what lies beside.
+/// A ring for each kind, behind one lock. Padded, because misses read the neighbouring words.
 static RINGS: CachePadded<Lock<[Ring; KINDS]>> =
     CachePadded(Lock::new(Rank::Adapt, [Ring::new(Kind::Objects), Ring::new(Kind::Runs)]));
 
@@ -439,9 +439,9 @@ impl Ring {
 }
 
 /// Doubles the capacity of a cache, if all caches together are then charged at most `bound`. With
-/// `may_take` it has capacity taken from idle caches for that: by the background thread, and then
-/// the cache grows at a later miss, or else by this one. Gives up if another thread holds the
-/// rings' lock. Returns false if the capacity is unchanged.
+/// `may_take` it may take capacity from idle caches for that: it asks the background thread to do
+/// so, and the cache grows at a later miss. Without that thread it does so itself. Gives up if
+/// another thread holds the rings' lock. Returns false if the capacity is unchanged.
 fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
     let level = adapt.level();
@@ -492,8 +492,8 @@ fn set_level(cache: &CpuCache, level: Level) {
     RINGS.lock()[cache.adapt().kind as usize].set_level(cache, level);
 }
 
-/// Lets a new cache take part. A cache whose default is charged starts with the smallest sheaves, a
-/// cache of runs with none, and gets its default here if the bound has room.
+/// Lets a new cache take part in the balance. A cache whose default is charged starts with the
+/// smallest sheaves, a cache of runs with none, and gets its default here if the bound has room.
 ///
 /// # Safety
 /// `cache` must stay valid at this address until [`leave`].
@@ -508,7 +508,8 @@ pub(super) unsafe fn enter(cache: &CpuCache) {
     }
 }
 
-/// Takes a cache that goes away out of its ring. After this no thread reaches it through the ring.
+/// Takes a cache that is about to be destroyed out of its ring. No thread reaches it through the
+/// ring afterwards.
 pub(super) fn leave(cache: &CpuCache) {
     set_level(cache, Level::NONE);
 }

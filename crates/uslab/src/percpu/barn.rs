@@ -1,10 +1,10 @@
 //! The barn: the full and empty sheaves of one cache that no CPU of a group holds. A thread takes
 //! its lock once for a whole sheaf.
 //!
-//! A group is the CPUs of a node that share a last-level cache ([`crate::os::sharing`]); on a
-//! machine with one such cache a node has one barn. Where it has several, their size follows the
-//! CPUs behind them. What a barn holds beyond the traffic of its cache goes back to the slabs each
-//! period ([`Barn::take_unused`]).
+//! A group is the CPUs of a node that share a last-level cache ([`crate::os::sharing`]). A node
+//! with one such cache has one barn. If a node has several, the room of its barns follows the
+//! number of CPUs in the largest group. Sheaves that stayed in a barn for a whole period go back to
+//! the slabs ([`Barn::take_unused`]).
 
 use super::ownership;
 use super::sheaf::is_sheaf;
@@ -14,7 +14,7 @@ use crate::os::invariant::invariant;
 use crate::rseq::Sheaf;
 use crate::sync::{CachePadded, Rank};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 mod valid;
 
@@ -50,7 +50,8 @@ unsafe impl Send for Stacks {}
 #[repr(align(64))]
 pub struct Barn {
     stacks: Lock<Stacks>,
-    /// For readers without the lock. The cache line changes only with the number of full sheaves.
+    /// For readers without the lock. The cache line changes only with the number of full sheaves,
+    /// and while a barn rests.
     hint: CachePadded<Hint>,
 }
 
@@ -59,6 +60,16 @@ struct Hint {
     fulls: AtomicUsize,
     /// Upper bound on the bytes of objects in full sheaves; never changes.
     full_bytes: usize,
+    /// See [`Rest`].
+    rest: Rest,
+}
+
+/// How long a barn that its own CPUs emptied keeps its sheaves to itself; see `surplus`.
+pub(super) struct Rest {
+    /// Visits to a rich barn before it may serve other groups again.
+    pub visits: AtomicU32,
+    /// The visits of the next rest.
+    pub next: AtomicU32,
 }
 
 /// A barn's sheaves, for a debugger. The lock's value is the stacks.
@@ -88,7 +99,11 @@ impl Barn {
             Stacks { fulls: 0, empties: 0, least_fulls: 0, least_empties: 0, full: nothing, empty: nothing };
         Barn {
             stacks: Lock::new(Rank::Barn, stacks),
-            hint: CachePadded(Hint { fulls: AtomicUsize::new(0), full_bytes }),
+            hint: CachePadded(Hint {
+                fulls: AtomicUsize::new(0),
+                full_bytes,
+                rest: Rest { visits: AtomicU32::new(0), next: AtomicU32::new(0) },
+            }),
         }
     }
 
@@ -105,6 +120,11 @@ impl Barn {
     /// Full sheaves of `bytes` that the barn has room for.
     pub(super) fn room(&self, bytes: usize) -> usize {
         (self.hint.full_bytes / bytes.max(1)).clamp(2, ROOM)
+    }
+
+    /// How long the barn keeps its sheaves to itself.
+    pub(super) fn rest(&self) -> &Rest {
+        &self.hint.rest
     }
 
     /// Runs `change` under the lock, and publishes the number of full sheaves.

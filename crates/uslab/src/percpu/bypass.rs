@@ -1,4 +1,4 @@
-//! Bypass: every call of a running cache goes to its slabs, from now on and until the end of it.
+//! Bypass: for a while every call of a running cache goes to its slabs.
 //!
 //! ```text
 //!   begin  flag ─▶ barrier ─▶ drain all slots and barns        slots keep the dummy
@@ -6,15 +6,16 @@
 //!   end    flag off                                            slow paths install sheaves again
 //! ```
 //!
-//! The fast path has no test for it: it finds the dummy. The slow path tests the flag before it
-//! uses a sheaf. A thread may have passed that test before the flag was set, and install a sheaf
-//! after the drain. So it tests the flag again after it installed one, and drains. The barrier
-//! orders the two: either the drain finds that sheaf, or its thread finds the flag.
+//! The fast path has no test for a bypass: it finds the dummy. The slow path tests the flag before
+//! it uses a sheaf. A thread may have passed that test before the flag was set, and install a sheaf
+//! after the drain. So it tests the flag again after it installed a sheaf, and drains if the flag
+//! is set. The barrier orders the two: either the drain finds that sheaf, or its thread finds the
+//! flag.
 //!
-//! Slabs that become empty stay for a second or two, as they do after a flush of idle sheaves: the
-//! bit of a free object recognises a second free.
+//! Slabs that become empty stay for a second or two, as they do after a flush of idle sheaves. So
+//! the bit of a free object still shows a second free.
 //!
-//! In locked mode no barrier orders them. There, and where a barrier is refused, the background
+//! In locked mode no barrier orders the two. There, and where a barrier is refused, the background
 //! thread drains what is left at its next look ([`super::flush_idle`]).
 
 use super::CpuCache;

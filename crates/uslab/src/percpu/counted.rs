@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   malloc ── table ─────▶ counted row: sheaf of n objects, without room ── empty ──▶ charge(), refill
-//!   free ──── page map ──▶ the cache's own row, as ever
+//!   free ──── page map ──▶ the cache's own row, as usual
 //!   sized free ── table ─▶ counted row: full for every push ──▶ slow path ──▶ the cache's own row
 //! ```
 //!
-//! A pair of `malloc` and `free` leaves a common sheaf as it was, so no slow path would ever count
-//! it. Here frees do not fill the sheaf that allocations empty: its capacity is 0, so each push
-//! finds it full. A sheaf of `n` objects therefore serves exactly `n` allocations. The refill
-//! charges these before it installs the sheaf, and never charges beyond the next sample. So the
-//! sampled allocation finds an empty sheaf, and takes the slow path.
+//! With one sheaf for both, a pair of `malloc` and `free` leaves it as it was, so no slow path
+//! would ever count the pair. Here frees do not fill the sheaf that allocations empty: its capacity
+//! is 0, so each push finds it full. A sheaf of `n` objects therefore serves exactly `n`
+//! allocations. The refill charges these before it installs the sheaf, and never charges beyond the
+//! next sample. So the sampled allocation finds an empty sheaf, and takes the slow path.
 //!
-//! A drain, or another thread's refill, may take a sheaf out whose objects were charged and never
-//! served. These are credited again: without that the next sample would come too early.
+//! A drain, or another thread's refill, may take out a sheaf whose objects were charged but not
+//! served. It credits them again: otherwise the next sample would come too early.
 //!
 //! Rows exist in rseq mode only. In locked mode each call takes the slow path anyway. On a machine
 //! of several nodes each cache has such a row from the start, the lending row ([`super::rows`]): a
@@ -26,7 +26,9 @@ use crate::os;
 use crate::os::facts::Fact;
 use crate::os::region::Region;
 use crate::pages::boot;
-use crate::rseq::{self, Exchanged, Mode, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::rseq::{
+    self, Exchanged, Mode, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode,
+};
 use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Bytes of small objects that a refill serves. They go round before one is served again: more of
@@ -79,7 +81,7 @@ impl CpuCache {
                 return None;
             }
             // SAFETY: fresh memory for so many slots.
-            (0..self.cpus).for_each(|cpu| unsafe { row.add(cpu).write(Slot::holding(dummy())) });
+            (0..self.cpus).for_each(|cpu| unsafe { row.add(cpu).write(Slot::holding(dummy_of(cpu))) });
             self.counted.store(row, Release);
         }
         Some(self.counted.load(Acquire))
@@ -166,7 +168,7 @@ impl CpuCache {
             return self.take_one_counted(charged);
         };
         self.used.add_cpu(access.cpu());
-        let have = match exchange_main(&access, dummy()) {
+        let have = match exchange_main(&access, dummy_of(access.cpu().number())) {
             // A corrupted one is lost.
             Exchanged::Old(sheaf) if !is_dummy(sheaf) && reopen_taken(sheaf) => sheaf,
             _ => sheaf::alloc(self.counted_size(), node),

@@ -68,9 +68,13 @@ impl CpuCache {
         }
         let before = slot.counted.swap(now, Relaxed);
         let change = i64::from(now) - i64::from(before);
-        let index = (&raw const *slot).addr().wrapping_sub(self.slots().as_ptr().addr()) / size_of::<Slot>();
-        // Row by row. The slots of threads and counted rows are counted with any CPU's.
-        self.slabs().tally_of(Cpu::of_index(index % self.cpus.max(1))).sheaf_free.fetch_add(change, Relaxed);
+        self.slabs().tally_of(self.cpu_of(slot)).sheaf_free.fetch_add(change, Relaxed);
+    }
+
+    /// The CPU of a slot of the cache's rows; any CPU for a thread's slot or one of a counted row.
+    pub(super) fn cpu_of(&self, slot: &Slot) -> Cpu {
+        let distance = (&raw const *slot).addr().wrapping_sub(self.slots().as_ptr().addr());
+        Cpu::of_index(distance / size_of::<Slot>() % self.cpus.max(1))
     }
 
     /// Whether a drain or a shrink would find free memory. Takes no lock. Approximate, as all

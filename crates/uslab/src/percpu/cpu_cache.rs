@@ -1,9 +1,9 @@
 //! The slow path: serves calls that find this CPU's main sheaf empty or full.
 //!
-//! Both directions serve the caller first, out of or into a sheaf that the thread owns. Only then
-//! they install that sheaf, so progress never depends on other threads of the CPU. No step waits
-//! for another thread, except at the short locks of barns and slabs and for a fork that copies the
-//! memory.
+//! Allocations and frees alike first serve the caller, from or into a sheaf that the thread owns.
+//! Only then they install that sheaf, so progress never depends on other threads of the CPU. No
+//! step waits for another thread, except at the short locks of barns and slabs and for a fork that
+//! copies the memory.
 
 use super::access::{Access, Home, Locked, Sequences, exchange, home_of};
 use super::adapt::{self, Adapt, Miss, Run};
@@ -12,11 +12,11 @@ use super::drain::Keep;
 use super::ownership;
 use super::rows::Rows;
 use super::sheaf::{self, Owned};
-use super::surplus::{self, Surplus};
 use super::used::Used;
 use crate::counters::{self, SlowCall};
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
+use crate::os::surplus::Surplus;
 use crate::os::{self, probe, sharing};
 use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
@@ -115,7 +115,7 @@ impl CpuCache {
 
     /// Bytes of barns for `groups` groups of CPUs on `nodes` nodes.
     pub const fn barn_bytes(groups: usize, nodes: usize) -> usize {
-        groups * size_of::<Barn>() + surplus::bytes(groups, nodes)
+        groups * size_of::<Barn>() + Surplus::bytes(groups, nodes)
     }
 
     /// Makes CPU caches that hold no object yet.
@@ -134,7 +134,7 @@ impl CpuCache {
             unsafe { barns.add(group).write(Barn::new(full_bytes)) };
         }
         // SAFETY: as above.
-        unsafe { surplus::init(barns.add(parts.groups).cast(), parts.groups, parts.nodes) };
+        unsafe { Surplus::init(barns.add(parts.groups).cast(), parts.groups, parts.nodes) };
         let adapt = Adapt::new(slabs.geometry(), parts.sheaf_capacity);
         let cache = CpuCache {
             slabs,
@@ -199,7 +199,7 @@ impl CpuCache {
         unsafe { core::slice::from_raw_parts(self.slots, self.slot_count) }
     }
 
-    /// See [`surplus`]. None where each node has one barn.
+    /// See [`super::surplus`]. None where each node has one barn.
     pub(super) fn surplus(&self) -> &[Surplus] {
         let count = if self.groups > self.nodes { self.nodes } else { 0 };
         // SAFETY: `new` wrote as many behind the barns; they live for ever.
@@ -406,13 +406,10 @@ impl CpuCache {
             right_size && self.barn(home.group).put_empty(sheaf)
         } else {
             let n = owned.count();
-            let left = right_size
-                && self.may_share(home)
-                && self.barn(home.group).put_full(sheaf, self.sheaf_bytes());
+            let left = right_size && self.may_share(home) && self.put_full(sheaf, home);
             if left {
                 self.count_barn_objects(home, n);
                 self.count_home(home, n, 1);
-                self.note_stock(home.node, home.group);
             }
             left
         };
@@ -491,14 +488,13 @@ impl CpuCache {
         let n = full.count();
         invariant!(n > 0, "a spare without room has objects", spare);
         let exchanged = match self.may_share(home) {
-            true => self.barn(home.group).exchange_full(spare, self.sheaf_bytes()),
+            true => self.exchange_full(spare, home),
             false => None,
         };
         self.note_miss(access, Miss::Overflow, exchanged.is_some());
         if let Some(empty) = exchanged {
             self.count_barn_objects(home, n);
             self.count_home(home, n, 1);
-            self.note_stock(home.node, home.group);
             return empty;
         }
         self.flush_newest(&mut full, PIECE.max(wanted));

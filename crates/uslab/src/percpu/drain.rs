@@ -33,7 +33,7 @@ use crate::counters::{self, layout::REASON_NO_MEMBARRIER};
 use crate::os::invariant::invariant;
 use crate::os::{self, probe};
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{Cpu, Exchanged, GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::rseq::{Cpu, Exchanged, GATE, Mode, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
 use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
@@ -123,8 +123,9 @@ impl<'a> Drain<'a> {
             _ => &BOTH[..],
         };
         self.in_flight.get_or_insert_with(InFlight::begin);
+        let dummy = dummy_of(cache.cpu_of(slot).number());
         for &which in places {
-            let sheaf = slot.place(which).swap(dummy(), AcqRel);
+            let sheaf = slot.place(which).swap(dummy, AcqRel);
             invariant!(!sheaf.is_null(), "a slot has a sheaf or the dummy in each place", which as usize);
             ownership::claim(sheaf);
             self.add(cache, sheaf, (which == Which::Main && locked.is_none()).then_some(slot));
@@ -149,9 +150,10 @@ impl<'a> Drain<'a> {
         let Server::Sequences(access) = cache.served_by(node) else { return };
         self.make_room();
         self.in_flight.get_or_insert_with(InFlight::begin);
+        let dummy = dummy_of(access.cpu().number());
         // SAFETY: the dummy may go into any slot. With the gate closed this takes nothing, and does
         // not wait: the caller may hold locks.
-        if let Exchanged::Old(sheaf) = unsafe { exchange(&access, Which::Main, dummy()) } {
+        if let Exchanged::Old(sheaf) = unsafe { exchange(&access, Which::Main, dummy) } {
             self.add(cache, sheaf, None);
             cache.account(&access);
         }

@@ -1,4 +1,4 @@
-//! Idle flush: moves the objects of sheaves that no thread touched between two looks to the slabs.
+//! Idle flush: sheaves that no thread touched between two looks give their objects to the slabs.
 //!
 //! The background thread looks at each slot in use every half second ([`CpuCache::flush_idle`]),
 //! and stores a fingerprint of what it sees:
@@ -11,9 +11,9 @@
 //!
 //! A busy slot that happens to look the same twice is drained, and refilled at its next call, which
 //! costs some microseconds. Look 3 finds it refilled, and so not idle. The fast path does nothing
-//! for this. Counted rows ([`super::counted`]) are looked at likewise. From a barn the flush takes
-//! the sheaves that stood there ever since the last look. If calls bypass sheaves
-//! ([`super::bypass`]), each look drains each slot.
+//! for this. The flush treats counted rows ([`super::counted`]) likewise. From a barn it takes the
+//! sheaves that have stood there since the last look. If calls bypass sheaves ([`super::bypass`]),
+//! each look drains each slot.
 
 use super::CpuCache;
 use super::adapt;

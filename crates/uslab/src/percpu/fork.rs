@@ -7,7 +7,7 @@ use super::used;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{GATE, Mode, Slot, dummy, is_dummy, mode};
+use crate::rseq::{GATE, Mode, Slot, dummy_of, is_dummy, mode};
 use crate::sync::Rank;
 use core::sync::atomic::{
     AtomicBool,
@@ -93,7 +93,7 @@ fn hide_all(for_each: &impl Fn(&dyn Fn(&CpuCache))) -> bool {
         GATE.store(0, Release);
         return false;
     }
-    for_each(&|cache| cache.used_slots().for_each(hide));
+    for_each(&|cache| cache.used_slots().for_each(|slot| hide(cache, slot)));
     os::membarrier::restart_all()
 }
 
@@ -120,11 +120,12 @@ pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
 ///
 /// Most slots of a machine with many CPUs hold dummies: a fork reads these, and writes nothing.
 /// With the gate closed, no thread puts a sheaf in the place of a dummy.
-fn hide(slot: &Slot) {
+fn hide(cache: &CpuCache, slot: &Slot) {
+    let dummy = dummy_of(cache.cpu_of(slot).number());
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
         invariant!(place.load(Relaxed).is_null(), "a slot's sheaves are hidden once");
         if !is_dummy(slot.place(which).load(Acquire)) {
-            place.store(slot.place(which).swap(dummy(), AcqRel), Relaxed);
+            place.store(slot.place(which).swap(dummy, AcqRel), Relaxed);
         }
     }
 }
@@ -146,9 +147,10 @@ fn show(slot: &Slot) {
 
 /// Empties a slot in a child that cannot trust its copy of the slot.
 fn forget(cache: &CpuCache, slot: &Slot) {
+    let dummy = dummy_of(cache.cpu_of(slot).number());
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
         place.store(core::ptr::null_mut(), Relaxed);
-        slot.place(which).store(dummy(), Relaxed);
+        slot.place(which).store(dummy, Relaxed);
     }
     cache.recount(slot);
 }

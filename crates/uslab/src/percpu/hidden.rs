@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A hardened or debugged cache checks each call, and so takes the slow path each time. It still
-//! has sheaves. In locked mode these are always hidden, by one slot; in rseq mode by a row. Memory
-//! for that row exists where start-up found that caches may need it; each cache then hides its
-//! sheaves or does not.
+//! has sheaves. In locked mode every cache hides its sheaves behind one slot of dummies. In rseq
+//! mode a row of dummies hides those of the caches that ask for it; start-up decides whether caches
+//! get memory for such a row.
 
 use crate::os;
 use crate::rseq::{Mode, Slot, dummy_of, mode};

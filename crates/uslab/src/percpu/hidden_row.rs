@@ -7,18 +7,18 @@
 //!   end    flag off ─▶ drain the hidden row                    slow paths use own slots again
 //! ```
 //!
-//! The heap profile uses it for caches of the program, whose handles name their slots: no table
-//! can name a counted row ([`super::counted`]) for them. The slow path pops and pushes by the same
-//! sequences as the fast path, so threads do not meet at a lock.
+//! The heap profile hides the sheaves of the program's caches this way. Their handles name their
+//! slots, so no table can name a counted row ([`super::counted`]) instead. The slow path pops and
+//! pushes by the same sequences as the fast path, so threads do not meet at a lock.
 //!
 //! A cache gets the row at its first allocation while it hides. Until then, and without memory for
 //! the row, calls bypass sheaves ([`super::bypass`]).
 //!
 //! A thread may have chosen the row before the flag changed, and install a sheaf after the drain.
-//! So it tests the flag again after it installed one, and drains. The barrier orders the two, as
-//! for bypasses. A row exists in rseq mode only: in locked mode, and in caches that hide their
-//! sheaves from the start ([`super::hidden`]), each call takes the slow path anyway. There the flag
-//! keeps threads from sheaves of their own ([`super::local`]).
+//! So it tests the flag again after it installed a sheaf, and drains if the flag has changed. The
+//! barrier orders the two, as for bypasses. A row exists in rseq mode only: in locked mode, and in
+//! caches that hide their sheaves from the start ([`super::hidden`]), each call takes the slow path
+//! anyway. There the flag keeps threads from sheaves of their own ([`super::local`]).
 
 use super::CpuCache;
 use super::drain::{Drain, Keep};

@@ -6,19 +6,21 @@
 //!   free    page map ─▶ main sheaf for the object's node
 //! ```
 //!
-//! A program that allocates and frees on one CPU empties the lending sheaf, and fills the main one
-//! with the same objects. So a pair takes this path whatever its objects are. It therefore moves
-//! them from sheaf to sheaf, and visits neither spare, barn nor slabs while the main sheaf has an
-//! object. A free that names its cache takes the steps of a free that does not.
+//! Frees do not fill the lending sheaf that allocations empty: they push to the main sheaf of the
+//! object's node. So even a loop of pairs takes this path each time the lending sheaf is empty.
+//! This path is short: while the main sheaf has an object, it moves objects from sheaf to sheaf,
+//! and visits neither spare, barn nor slabs. A free that names its cache finds the lending sheaf
+//! full, and takes the steps of a free that does not.
 //!
-//! Where fewer objects than half of a lending sheaf are at hand, it adds some: a pair that goes
-//! round a few of them would come here every few calls.
+//! If the main sheaf fills less than half of a lending sheaf, the slow path adds objects from the
+//! spare, the barn or the slabs. Otherwise a loop over a few objects would come here every few
+//! calls.
 //!
 //! The counted row of a heap profile is the same row. While a profile counts, the slow path lends
 //! nothing: no countdown was charged for it.
 //!
-//! A lending sheaf holds at most [`LENT_BYTES`] of objects: pairs go round them, and should stay in
-//! the nearest cache.
+//! A lending sheaf holds at most [`LENT_BYTES`] of objects: loops of pairs go round these objects,
+//! which should stay in the first-level cache.
 
 use super::CpuCache;
 use super::access::{Access, Sequences};

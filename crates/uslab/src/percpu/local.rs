@@ -1,13 +1,13 @@
-//! A slot of one's own: two sheaves that one thread alone works on, at any time on any CPU.
+//! A thread's own slot: two sheaves that only this thread uses, on whatever CPU it runs.
 //!
 //! ```text
 //!   slot of a CPU      pop, push ── a restartable sequence: other threads of the CPU use it, too
 //!   slot of a thread   pop, push ── plain loads and stores ─▶ main │ spare ◀─▶ barn ◀─▶ slabs
 //! ```
 //!
-//! The slow path is that of CPUs: refill and flush know a slot by `Access`, and a [`Local`] is one
-//! more kind of access, without a sequence and without a lock. So whole sheaves go to the barn and
-//! come from it, and the capacity follows the cache's.
+//! The slow path is that of CPU slots: refill and flush reach a slot through `Access`, and a
+//! [`Local`] is one more kind of access, without a sequence and without a lock. So the slot
+//! exchanges whole sheaves with the barn, and its sheaves have the cache's capacity.
 //!
 //! **No other thread takes these sheaves.** A drain cannot interrupt plain loads and stores. So it
 //! asks ([`ask`]): the slot's owner flushes both sheaves at its next refill or flush. Other threads
@@ -15,9 +15,9 @@
 //! as the kernel happened to copy them, perhaps torn. Their objects are lost to the child; its
 //! statistics count them as free in sheaves.
 //!
-//! Caches without sheaves, debugged and hardened ones have the dummy in these slots as in those of
-//! CPUs: each call takes the slow path. So does a cache that hides its sheaves for a while
-//! ([`super::hidden_row`]), from the next refill or flush of each of these slots on.
+//! In caches without sheaves, and in debugged and hardened ones, these slots have the dummy, as
+//! those of CPUs do: each call takes the slow path. If a cache hides its sheaves for a while
+//! ([`super::hidden_row`]), each of these slots does so from its next refill or flush on.
 
 use super::CpuCache;
 use super::access::{Access, exchange, home_of};

@@ -3,7 +3,7 @@
 //! ```text
 //!            fast path                    slow path (about one call in sixty)
 //!  cpu 0  main ◀─ pop, push ─▶       spare ◀──▶ ┐
-//!  cpu 1  main                       spare ◀──▶ ├── barn of the group ◀─▶ slabs of the node
+//!  cpu 1  main                       spare ◀──▶ ├── barn of the group ◀─▶ slabs of the group
 //!  …                                            ┘   full and empty sheaves
 //! ```
 //!
@@ -18,13 +18,13 @@
 //! A **drain** empties the slots of other CPUs. The drainer exchanges each sheaf for the dummy,
 //! then issues a `membarrier`. After that no sequence works on the old sheaf: it is private to the
 //! drainer. No thread waits for the thread that runs on another CPU. Shrinking, destroying and
-//! forking use the same steps. If the kernel refuses the barrier, they leave out the steps that
-//! need it (`drain`, `fork`).
+//! forking use the same steps. If the kernel refuses the barrier, they skip the steps that need it
+//! (`drain`, `fork`).
 //!
-//! The **capacity** of sheaves adapts per cache. It doubles when a CPU goes to the barn for objects
-//! and next for room, or the other way round, or when the barn serves the cache again and again.
-//! The capacity of all caches beyond their defaults stays below a bound of bytes per CPU
-//! ([`adapt`]). The slow path replaces sheaves of the old size as it meets them.
+//! The **capacity** of sheaves adapts per cache. It doubles when a CPU runs out of objects and then
+//! of room, or the other way round, or when the barn serves the cache again and again. Capacity
+//! beyond the default counts against a bound of bytes per CPU for all caches ([`adapt`]). The slow
+//! path replaces sheaves of the old size as it meets them.
 //!
 //! In locked mode the same code holds the slot's lock for each step (see `access`), and every call
 //! takes the slow path.

@@ -1,5 +1,5 @@
-//! A table of the sheaves that threads own at this moment: the check of invariant 8, in debug
-//! builds.
+//! A table of the sheaves that threads own at this moment, by which debug builds check invariant 8
+//! (ARCHITECTURE.md).
 //!
 //! A thread that takes a sheaf out of a slot or a barn claims it. It releases the sheaf before it
 //! puts it where another thread may take it. A sheaf that is claimed twice has two owners: an

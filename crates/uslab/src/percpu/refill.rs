@@ -7,13 +7,13 @@
 //! takes the main sheaf itself, fills it from the slabs and puts it back:
 //!
 //! ```text
-//!   else             take the spare, ask the barn, fill, install, old main to the spare
+//!   usually          take the spare, ask the barn, fill, install, old main to the spare
 //!   in a long run    take main, fill, install
 //! ```
 //!
-//! These objects have rested since they were freed. The program is about to write them one by one,
-//! and each write may wait for memory. So such a refill, if it follows another one, prefetches the
-//! first of them, and these waits overlap.
+//! The program is about to write these objects one by one. It has not touched them since their
+//! frees, so each write may wait for memory. A refill of this kind that follows another one
+//! prefetches the first of the objects, so that these waits overlap.
 //!
 //! [`super::saturated`] is the same for long runs of frees.
 

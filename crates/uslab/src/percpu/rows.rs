@@ -7,14 +7,14 @@
 //! ```
 //!
 //! The page map names the row of the node of a slab. So a free pushes, by the same instructions, to
-//! the sheaf that this CPU fills for that node. A sheaf of another node's objects that is full goes
-//! to a barn of that node, whole. No CPU ever allocates from it.
+//! the sheaf that this CPU fills for that node. A full sheaf of another node's objects goes to a
+//! barn of that node, whole. No CPU allocates from it before.
 //!
-//! An allocation does not know its node by the same instructions: tables of sizes and handles of
-//! caches name one row. This is the **lending row**. The slow path moves some objects of the CPU's
-//! own node there ([`super::lending`]). Its sheaves have no room, like those of counted rows
-//! (`counted`), which share their code: a free that does not ask the page map finds them full. Then
-//! the slow path asks it, and pushes to the row of the object's node.
+//! An allocation has no page to ask: tables of sizes and handles of caches name one row for all
+//! nodes. This is the **lending row**. The slow path moves some objects of the CPU's own node there
+//! ([`super::lending`]). Its sheaves have no room, like those of counted rows (`counted`), with
+//! which they share code. So a free that names this row finds the sheaf full. Its slow path then
+//! asks the page map, and pushes to the row of the object's node.
 //!
 //! ```text
 //!   one node         owner = slots with sheaves = slots to allocate from     no lending row

@@ -9,8 +9,8 @@
 //! The spare and the barn keep the objects that were freed first. The slabs get all later ones in
 //! the order of the frees, but for the last sheaf. Slabs serve in the order in which they became
 //! partial. So a program that frees neighbours in order, and then allocates, gets neighbours in
-//! order (ADR 0034). A flush of the spare would keep the newest two sheaves back, and all that
-//! follows would come out so much later.
+//! order (ADR 0034). If the CPU flushed its spare instead, the newest two sheaves of objects would
+//! stay with the CPU and serve first; all others would come out that much later.
 
 use super::CpuCache;
 use super::access::{Access, Home};

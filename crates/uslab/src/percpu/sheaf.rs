@@ -7,7 +7,7 @@ use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
 use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
 use crate::rseq::{Owner, SHEAF_HEADER_BYTES, Sheaf, is_dummy};
-use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
+use crate::slab::{Geometry, GeometryOptions, GroupMemory, Layout, Slabs};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -64,12 +64,12 @@ static STORE: Store =
 
 /// Makes the sheaves' slabs; returns false if there is no memory. Called once, before any cache is
 /// made.
-pub fn init(cpus: usize, nodes: usize) -> bool {
+pub fn init(cpus: usize, groups: usize, nodes: usize) -> bool {
     for (i, name) in NAMES.iter().enumerate() {
         // Each sheaf has its own cache lines: the sheaves of two CPUs must not share one.
         let layout = Layout { size: Size(i as u8).bytes().max(64), align: 64 };
         let Ok(geometry) = Geometry::new(layout, GeometryOptions::default(), cpus) else { return false };
-        let memory = pages::boot::alloc(Slabs::node_bytes(nodes), 64);
+        let memory = pages::boot::alloc(Slabs::group_bytes(groups, nodes), 64);
         let tallies = pages::boot::alloc(Tally::bytes(cpus), 64);
         if memory.is_null() || tallies.is_null() {
             return false;
@@ -79,7 +79,7 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
         // thread reads the store yet.
         unsafe {
             let tallies = Tally::lines(tallies, cpus, geometry.object_bytes);
-            let memory = NodeMemory { start: memory, nodes, shared: None, tallies };
+            let memory = GroupMemory { start: memory, groups, nodes, shared: None, tallies };
             let slabs = Slabs::new(owner, name, geometry, Temperature::Hot, None, memory);
             (*STORE.slabs.get())[i].write(slabs);
         }

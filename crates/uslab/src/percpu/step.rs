@@ -1,6 +1,6 @@
-//! One step on this CPU's main sheaf where that is hidden from the fast path: what the fast path
-//! would do, for debugged objects. The slow path's preparations and counts are for calls that no
-//! sheaf serves.
+//! A pop or a push on a main sheaf that is hidden from the fast path: debugged and hardened caches
+//! do here what the fast path does for others. Calls that the sheaf cannot serve go on to the slow
+//! path.
 
 use super::CpuCache;
 use crate::pages::PAGE_BYTES;

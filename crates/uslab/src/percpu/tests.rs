@@ -9,7 +9,7 @@ use crate::counters::{self, Tally, layout::FIRST_RECORDS, layout::Record};
 use crate::os;
 use crate::pages::{Temperature, boot};
 use crate::rseq;
-use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
+use crate::slab::{Geometry, GeometryOptions, GroupMemory, Layout, Slabs};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod broken;
@@ -63,7 +63,7 @@ fn cache_by(
     let geometry =
         Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), cpus).expect("valid");
     let slots = boot::alloc(CpuCache::slot_bytes(cpus, nodes), 64);
-    let lists = boot::alloc(Slabs::node_bytes(nodes), 64);
+    let lists = boot::alloc(Slabs::group_bytes(nodes, nodes), 64);
     let barns = boot::alloc(CpuCache::barn_bytes(nodes, nodes), 64);
     let tallies = boot::alloc(Tally::bytes(cpus), 64);
     assert!(!slots.is_null() && !lists.is_null() && !barns.is_null());
@@ -71,7 +71,7 @@ fn cache_by(
     unsafe {
         let owner = CpuCache::owner(slots, id);
         let tallies = Tally::lines(tallies, cpus, geometry.object_bytes);
-        let memory = NodeMemory { start: lists, nodes, shared: None, tallies };
+        let memory = GroupMemory { start: lists, groups: nodes, nodes, shared: None, tallies };
         let slabs = change(Slabs::new(owner, "test", geometry, Temperature::Hot, None, memory));
         let parts = Parts { barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true, hides: false };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));

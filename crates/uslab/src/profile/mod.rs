@@ -69,9 +69,9 @@ impl fmt::Display for ProfileError {
 
 impl core::error::Error for ProfileError {}
 
-/// Starts to sample: one allocation in `period_bytes` bytes in the mean, or in
-/// [`DEFAULT_PERIOD_BYTES`] with 0. While a profile runs, this changes its period. After [`stop`]
-/// it goes on with the samples so far.
+/// Starts to sample: about one allocation in `period_bytes` bytes, or in [`DEFAULT_PERIOD_BYTES`]
+/// with 0. While a profile runs, this changes its period. After [`stop`] it goes on with the
+/// samples so far.
 ///
 /// Takes locks and allocates memory of the library's own. May be called from any thread and in fork
 /// children, but not from a signal handler.

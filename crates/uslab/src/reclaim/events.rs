@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A subscriber is code of the program: it allocates and takes locks, perhaps one that the calling
-//! thread holds. So the subscriber learns of a pass that the program asked for, and of one on a
+//! thread holds. So it gets events only of passes that the program asked for, and of those on a
 //! thread of the library. A pass for an allocation, or for the soft limit on an allocating thread,
-//! meets the probes alone.
+//! only fires probes.
 
 use super::ladder::Progress;
 use crate::os::probe;

@@ -1,5 +1,5 @@
-//! The background thread's second part, once there is something to reclaim: it listens to pressure
-//! sources and keeps the soft limit.
+//! The background thread's second part, which runs once there is something to reclaim: it listens
+//! to pressure sources and keeps the soft limit.
 //!
 //! ```text
 //!   pressure sources ─▶ Pressure { bytes } ─┐

@@ -5,7 +5,7 @@
 //!    ▲                     └─────┬───────────┘
 //!    ├── RETIRING ◀──unregister──┤                     the owner's thread disposes of it
 //!    └── LEAVING ◀──unregister, from its own callback  the thread inside does, as it leaves
-//!            ◀── RETIRING, if the wait would close a circle
+//!            ◀── RETIRING, if the wait would close a cycle
 //! ```
 //!
 //! * A walker enters an entry by writing its thread id into `runner`. If it finds another id there,
@@ -14,9 +14,9 @@
 //!   a walker, and waits if it must: when it is inside, no callback runs. Within the entry's own
 //!   callback it would wait for itself, so there the unregistration takes effect when the callback
 //!   returns.
-//! * Callbacks may unregister each other's entries, two of them or any number in a circle. A
-//!   waiting thread writes its id into the entry's `waiter`. A thread that would close a circle of
-//!   waiters and runners does not wait: it leaves the disposal to the thread inside.
+//! * Callbacks may unregister each other's entries, two of them or any number in a cycle. A waiting
+//!   thread writes its id into the entry's `waiter`. A thread that would close a cycle of waiters
+//!   and runners does not wait: it leaves the disposal to the thread inside.
 //! * Only the thread that claimed the entry, or the thread inside, accesses `inside`. The owner
 //!   writes `weight` and `refaults` at any time. The memory of entries is never freed.
 
@@ -415,7 +415,7 @@ impl Entry {
         while !self.change(&[LIVE, RETIRED], RETIRING) {}
         let me = os::thread::id();
         self.waiter.store(me, SeqCst);
-        // In a circle, the thread that writes its id last sees the ids of all other waiters.
+        // In a cycle, the thread that writes its id last sees the ids of all other waiters.
         fence(SeqCst);
         let is_inside = self.wait_to_enter(me);
         self.waiter.store(0, Release);
@@ -470,7 +470,7 @@ fn waits_for(thread: u32, other: u32) -> bool {
         last = awaited.runner.load(Acquire) & !WAITED_FOR;
         steps -= 1;
     }
-    // If a circle does not contain `other`, its own threads break it.
+    // If a cycle does not contain `other`, its own threads break it.
     last == other
 }
 

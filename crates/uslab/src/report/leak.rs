@@ -130,7 +130,7 @@ fn as_json(out: &mut impl Write, leak: &Leak, allocated: Option<&Event<'_>>) -> 
 /// The totals of a search.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Totals {
-    /// Objects that nothing leads to, but other leaked objects in a circle.
+    /// Objects that nothing leads to, but other leaked objects in a cycle.
     pub direct: Amount,
     /// Objects that only leaked objects lead to.
     pub indirect: Amount,

@@ -2,6 +2,7 @@
 
 use super::layout::{MAX_CPUS, fill_dummy_slots};
 use crate::os;
+use crate::sync::CachePadded;
 use core::fmt;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
@@ -65,8 +66,9 @@ static RSEQ_IN_USE: AtomicU8 = AtomicU8::new(0);
 static REASON: AtomicU8 = AtomicU8::new(Reason::None as u8);
 
 /// Distance in bytes from the thread pointer to the area that sequences use. Before `init`, and in
-/// locked mode, that is the scratch area.
-static AREA_OFFSET: AtomicUsize = AtomicUsize::new(super::arch::SCRATCH_OFFSET);
+/// locked mode, that is the scratch area. Padded, because every operation reads it, and the locks
+/// of start-up and forks would lie beside it.
+static AREA_OFFSET: CachePadded<AtomicUsize> = CachePadded(AtomicUsize::new(super::arch::SCRATCH_OFFSET));
 
 /// The value of [`AREA_OFFSET`]. A thread must load a cache's slots, with acquire, before it calls
 /// this.
@@ -80,12 +82,12 @@ static AREA_OFFSET: AtomicUsize = AtomicUsize::new(super::arch::SCRATCH_OFFSET);
 /// Elsewhere the caller's own pointer (a handle, an object) brings the order with it.
 #[inline(always)]
 pub(super) fn area_offset() -> usize {
-    AREA_OFFSET.load(Relaxed)
+    AREA_OFFSET.0.load(Relaxed)
 }
 
 /// Makes all sequences use another area; for the fake CPU only.
 pub(super) fn set_area_offset(offset: usize) {
-    AREA_OFFSET.store(offset, Relaxed);
+    AREA_OFFSET.0.store(offset, Relaxed);
 }
 
 /// Decides the mode. `forced_off` is true under `USLAB_RSEQ=0`; `cpus` is the number of possible
@@ -94,13 +96,15 @@ pub(super) fn set_area_offset(offset: usize) {
 /// The area is published last, with release. So a thread that reads a CPU number from it also finds
 /// that CPU's dummy slot: the slot's address depends on the number.
 pub fn init(forced_off: bool, cpus: Option<usize>) {
+    // Its address is seen here, so that the optimiser does not cut the padding off.
+    core::hint::black_box(&AREA_OFFSET);
     super::arch::init();
     fill_dummy_slots(cpus.unwrap_or(MAX_CPUS));
     let reason = if forced_off { Reason::Forced } else { probe(cpus) };
     REASON.store(reason as u8, Relaxed);
     if reason == Reason::None {
         RSEQ_IN_USE.store(1, Relaxed);
-        AREA_OFFSET.store(super::arch::registered_offset().unwrap_or(super::arch::SCRATCH_OFFSET), Release);
+        AREA_OFFSET.0.store(super::arch::registered_offset().unwrap_or(super::arch::SCRATCH_OFFSET), Release);
     }
 }
 

@@ -31,8 +31,8 @@
 //! ```
 //!
 //! `pop` needs no test in the sequence. The sentinel at `objects[0]` makes an empty sheaf an
-//! ordinary case, and the only branch is the caller's own test for NULL. The cost: a pop writes to
-//! the dummy sheaf (a zero over a zero).
+//! ordinary case, and the only branch is the caller's own test for NULL. The cost: a pop that finds
+//! the dummy writes to it (a zero over a zero).
 //!
 //! `push_tested` is for the C interfaces, whose callers may pass any pointer. It tests inside the
 //! sequence, where the top object is this CPU's and the slot's cache line is loaded. It is short:
@@ -42,8 +42,8 @@
 //! `exchange` is atomic because a drainer on another CPU changes the slot as well. A thread that
 //! takes a sheaf out of a slot by an exchange owns the sheaf. Threads of the same CPU that were
 //! inside a sequence were preempted, so they restart. Threads of a drained CPU are restarted by
-//! [`crate::os::membarrier`] before the drainer reads the sheaf. It tests the CPU, because a fork
-//! leaves out the slots of CPUs that a cache was never used on (`percpu::used`).
+//! [`crate::os::membarrier`] before the drainer reads the sheaf. `exchange` tests the CPU, because
+//! a fork leaves out the slots of CPUs that a cache was never used on (`percpu::used`).
 //!
 //! # What must never be done here
 //! A second store that other threads can see before the commit. A system call inside a sequence. A

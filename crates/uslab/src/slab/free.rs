@@ -1,4 +1,4 @@
-//! Frees: objects go back to their slabs, and slabs move to the lists that their counts call for.
+//! Frees: objects go back to their slabs, and slabs move to the lists that fit their counts.
 
 use super::lists::list_for;
 use super::misuse::{Misuse, classify, report_misuse};
@@ -138,8 +138,8 @@ impl Slabs {
         rest.len()
     }
 
-    /// Objects at the end of `rest` that are the neighbours of `object`, the one at `index` of its
-    /// slab, in falling or rising order: how many there are, and their bits in the word of
+    /// Looks for neighbours of `object`, the object at `index` of its slab, at the end of `rest`,
+    /// in falling or rising order. Returns how many there are, and their bits in the word of
     /// `object`. A batch that was allocated in order needs no division for these.
     #[inline]
     fn neighbours_of(&self, rest: &[*mut u8], object: *mut u8, index: usize) -> (usize, u64) {

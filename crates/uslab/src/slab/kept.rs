@@ -8,7 +8,7 @@
 //!
 //! So a pointer that the program kept too long leads to an object of the same cache, or to zeroes,
 //! and never to an object of another type. The descriptor of a kept slab has the link, and the mask
-//! of pages that the system refused to purge. A cache that goes leaves its addresses unused.
+//! of pages that the system refused to purge. The addresses of a destroyed cache stay unused.
 
 use super::one::{NONE, Slab, slab_at};
 use super::pool::Slabs;
@@ -18,7 +18,7 @@ use crate::pages::{self, Locked, PageIndex};
 use crate::rseq::Owner;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Bytes of the empty slabs that frees leave to a cache where no background thread takes them.
+/// Bytes of empty slabs that frees leave to a cache, if no background thread releases them later.
 const MAX_WARM_BYTES: usize = 4 << 20;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -29,21 +29,21 @@ pub fn keep_addresses() {
 }
 
 impl Slabs {
-    /// These slabs, which keep their addresses if the process is hardened so. Not for caches of
-    /// private heaps, which come and go.
+    /// These slabs, which keep their addresses if [`keep_addresses`] was called. Not for caches of
+    /// private heaps, which are made and destroyed all the time.
     pub fn with_own_addresses(mut self) -> Slabs {
         self.keeps_addresses = IS_ON.load(Relaxed);
         self
     }
 
-    /// Empty slabs for which a free raises the target. A cache without its own addresses needs
-    /// none: its slabs keep their memory in the page layer. The target halves each second, and the
-    /// background thread or a pass takes the slabs.
+    /// Upper bound on the empty slabs for which frees raise the target. 0 for a cache that does not
+    /// keep its addresses: the page layer keeps the memory of its slabs for a while. The target
+    /// halves each second, and the background thread or a pass releases the slabs.
     pub(super) fn warm_slabs(&self) -> u32 {
         match self.keeps_addresses {
             false => 0,
             true if os::sleep::has_background_thread() => u32::MAX,
-            true => (MAX_WARM_BYTES / self.slab_bytes()) as u32,
+            true => (MAX_WARM_BYTES / self.slab_bytes() / self.used_group_count()) as u32,
         }
     }
 
@@ -92,14 +92,14 @@ impl Slabs {
             Some(resident) => resident.store(charged, Relaxed),
             None => slab.count().store(i32::from(charged != 0), Relaxed),
         }
-        let mut lists = self.nodes()[0].lock();
+        let mut lists = self.use_group(0).lock();
         // SAFETY: the descriptor is mapped, and the slab is this call's alone.
         unsafe { (*slab.head()).next = lists.kept };
         lists.kept = slab.0.0;
     }
 
     fn pop_kept(&self) -> Option<Slab> {
-        let mut lists = self.nodes()[0].lock();
+        let mut lists = self.used_group(0)?.lock();
         let slab = slab_at(lists.kept)?;
         let is_own = pages::contains(slab.0)
             && slab.0.0.is_multiple_of(1 << self.geometry.order)

@@ -1,13 +1,13 @@
-//! The slab lists of one node of a cache: every slab stands in exactly one of them.
+//! The slab lists of one group of a cache: every slab stands in exactly one of them.
 //!
 //! A walk of the lists reaches all that the cache owns: it destroys the cache, or finds its live
 //! objects. Full slabs are listed only for such walks.
 //!
 //! Slabs with objects in use and free ones stand in three lists. Slabs of which less than three
-//! quarters are free serve first, in the order in which they became partial. A program that frees
-//! neighbours in order so gets neighbours in order. The slab that the cache grows into serves next,
-//! so holes are filled before untouched memory is. Sparser slabs are left alone so that they can
-//! become empty.
+//! quarters are free serve first, in the order in which they became partial. So a program that
+//! frees neighbours in order gets neighbours in order. The slab that the cache grows into serves
+//! next: a refill fills holes before it touches fresh memory. Sparser slabs serve last, so that
+//! they can become empty. Only empty slabs come after them.
 
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
@@ -16,6 +16,10 @@ use crate::os::corruption::is_whole;
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::{self, PageIndex};
+
+/// The lists of one of several groups publish each of their first 64 changes of partial slabs, and
+/// then every 64th.
+const FEW_CHANGES: u32 = 64;
 
 const LISTS: usize = 6;
 impl List {
@@ -55,7 +59,7 @@ pub(super) enum End {
     Last,
 }
 
-/// Figures that a cache sums over its nodes.
+/// Figures that a cache sums over its groups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Figures {
     pub partial: u32,
@@ -70,22 +74,26 @@ impl Figures {
     }
 }
 
-/// The lists of a node and the target of empty slabs: all that the lists' lock guards.
+/// The lists of a group and the target of empty slabs: all that the lists' lock guards.
 pub(super) struct Lists {
     heads: [u32; LISTS],
     tails: [u32; LISTS],
     counts: [u32; LISTS],
-    /// Empty slabs that the node keeps.
+    /// Empty slabs that the group keeps.
     pub target: u32,
     /// Empty slabs that frees released and that no new slab has replaced yet. A new slab replaces
     /// one of them and raises `target` by one.
-    regret: u32,
+    released: u32,
     /// Lower bound of `target`.
     min_target: u32,
     /// What these lists have added to the figures of their cache.
     pub counted: Figures,
     /// Slabs and free objects that these lists have added to a shared record.
     pub published: (u32, i64),
+    /// Changes of the number of partial slabs alone.
+    changes: u32,
+    /// Their group serves others: see `surplus`.
+    pub is_rich: bool,
     last_ms: u64,
     /// The first slab whose addresses the cache keeps; see `kept`.
     pub kept: u32,
@@ -104,10 +112,12 @@ impl Lists {
             tails: [NONE; LISTS],
             counts: [0; LISTS],
             target: min_target,
-            regret: 0,
+            released: 0,
             min_target,
             counted: Figures { partial: 0, empty: 0, target: 0 },
             published: (0, 0),
+            changes: 0,
+            is_rich: false,
             last_ms: 0,
             kept: NONE,
             served: NONE,
@@ -192,11 +202,12 @@ impl Lists {
     }
 
     /// Moves `slab` from the list that it stands in, if any, to `list`, which its count calls for;
-    /// returns its new list. That is the filling list for a slab that was never full since it was
-    /// made or empty. In the list where it stands already a slab keeps its place. A slab that a
-    /// refill takes from stays where it is: the refill places it.
+    /// returns its new list. A partial slab that was not full since it was made, or since it was
+    /// empty, goes to the filling list instead. A slab that stands in the right list already keeps
+    /// its place. A slab in the taking list stays there: its take places it.
     pub fn place(&mut self, slab: Slab, list: List, end: End) -> List {
-        // SAFETY: `&mut self` is the lists' lock, which guards this field of all slabs of the node.
+        // SAFETY: `&mut self` is the lists' lock, which guards this field of all slabs of the
+        // group.
         let now = unsafe { (*slab.head()).list };
         if now == List::Taking as u8 {
             return List::Taking;
@@ -208,9 +219,8 @@ impl Lists {
         list
     }
 
-    /// Moves slabs from the start of `list` to the slabs that refills take from: those that
-    /// `accepts` does, up to the first that it does not. The caller may take objects from them
-    /// without the lock until [`Lists::end_taking`].
+    /// Moves slabs from the start of `list` to the taking list, up to the first that `accepts`
+    /// refuses. The caller may take objects from them without the lock until [`Lists::end_taking`].
     pub fn begin_taking(&mut self, list: List, mut accepts: impl FnMut(Slab) -> bool) {
         let (from, taking) = (list as usize - 1, List::Taking as usize - 1);
         let Some(first) = self.first(list) else { return };
@@ -247,8 +257,9 @@ impl Lists {
         assert_valid(|| self.check_links(last, List::Taking));
     }
 
-    /// Takes a row of `count` slabs, which calls of [`Lists::begin_taking`] under one hold of the
-    /// lock have moved there, out of the slabs that refills take from. They stand in no list then.
+    /// Takes the `count` slabs from `first` to `last` out of the taking list. Calls of
+    /// [`Lists::begin_taking`] under one hold of the lock must have moved them there. They stand in
+    /// no list then.
     pub fn end_taking(&mut self, first: Slab, last: Slab, count: usize) {
         let taking = List::Taking as usize - 1;
         assert_valid(|| self.check_links(first, List::Taking));
@@ -286,7 +297,7 @@ impl Lists {
     /// descriptor is corrupted.
     fn remove(&mut self, slab: Slab) -> bool {
         // SAFETY: `&mut self` is the lists' lock, which guards these fields of all slabs of the
-        // node; links are page numbers of slabs of the same lists.
+        // group; links are page numbers of slabs of the same lists.
         unsafe {
             let head = slab.head();
             if (*head).list == List::None as u8 {
@@ -355,30 +366,44 @@ impl Lists {
         assert_valid(|| self.check_links(slab, list));
     }
 
-    /// Notes that a slab was made. If a free released one lately, that was too early: the target
-    /// rises by one, up to `most`.
+    /// Whether to publish the figures `now`. Each change of the empty slabs is published; of those
+    /// of the partial slabs, some are ([`FEW_CHANGES`]).
+    pub fn should_publish(&mut self, now: Figures) -> bool {
+        if (now.empty, now.target) != (self.counted.empty, self.counted.target) {
+            return true;
+        }
+        self.changes = self.changes.wrapping_add(u32::from(now != self.counted));
+        self.changes < FEW_CHANGES || self.changes.is_multiple_of(FEW_CHANGES)
+    }
+
+    /// Notes that a slab was made. If a free released an empty slab lately, that was too early: the
+    /// target rises by one, up to `most`.
     pub fn note_grow(&mut self, most: u32) {
         invariant!(self.target >= self.min_target, "the target of empty slabs has its floor", self.target);
-        if self.regret > 0 {
-            self.regret -= 1;
+        if self.released > 0 {
+            self.released -= 1;
             self.target = (self.target + 1).min(most.max(self.min_target));
         }
     }
 
     /// Notes that a free released an empty slab.
     pub fn note_shrink(&mut self) {
-        self.regret += 1;
+        self.released += 1;
     }
 
-    /// Halves the target, down to its lower bound, and the regret, once for each second that
-    /// passed.
+    /// Halves the target, down to its lower bound, and the count of released slabs, once for each
+    /// second that passed.
     pub fn decay(&mut self) {
         let now_ms = os::clock::coarse_ms();
         let seconds = (now_ms.saturating_sub(self.last_ms) / 1000).min(31) as u32;
         if seconds > 0 {
             self.target = (self.target >> seconds).max(self.min_target);
-            self.regret >>= seconds;
-            invariant!(self.target >= self.min_target, "what fades keeps the floor", self.target);
+            self.released >>= seconds;
+            invariant!(
+                self.target >= self.min_target,
+                "the target of empty slabs has its floor",
+                self.target
+            );
             self.last_ms = now_ms;
         }
     }

@@ -1,5 +1,5 @@
-//! Looks at a slab before objects are taken from it, or before it is released: code outside of the
-//! library may have overwritten its descriptor.
+//! Checks a slab before a take or a release: code outside of the library may have overwritten its
+//! descriptor.
 //!
 //! ```text
 //!   count = bits     serves
@@ -8,9 +8,9 @@
 //!   count > bits     never right: reported
 //! ```
 //!
-//! A free sets a bit before it counts it, so more bits than the count are no proof of a fault. But
-//! a slab that is put aside serves no object that is in use. A write that sets as many bits as it
-//! clears is not found.
+//! A free sets a bit before it counts it, so more bits than the count are no proof of a fault. Put
+//! aside, the slab cannot serve an object that is in use. The check misses a write that sets as
+//! many bits as it clears.
 
 use super::lists::{End, List, Lists};
 use super::one::Slab;
@@ -85,7 +85,7 @@ impl Slabs {
     pub(super) fn is_own(&self, slab: Slab) -> bool {
         let is_own =
             pages::contains(slab.0) && slab.0.0.is_multiple_of(1 << self.geometry.order) && self.owns(slab.0);
-        is_whole(is_own, "slab lists", self.nodes().as_ptr(), "a list leads to slabs of its cache")
+        is_whole(is_own, "slab lists", self.groups().as_ptr(), "a list leads to slabs of its cache")
     }
 
     /// Whether the bitmap of a slab of this cache has no bit behind the last object, and its count

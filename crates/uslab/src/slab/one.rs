@@ -31,7 +31,7 @@ pub(super) enum List {
 /// "No slab" in links.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// In [`Head::seen`]: objects were taken from the slab since the last look. No slab has so many.
+/// In [`Head::seen`]: objects were taken from the slab since the last look. Above any free count.
 pub(super) const TAKEN_FROM: u16 = u16::MAX;
 
 /// The start of a slab's descriptor. The lists' lock guards `list`, `seen`, `next` and
@@ -42,9 +42,9 @@ pub(super) struct Head {
     pub free: AtomicI32,
     /// The list that the slab stands in ([`List`] as `u8`).
     pub list: u8,
-    /// The node whose lists the slab belongs to. Threads read it without the lock, to find the
+    /// The group whose lists the slab belongs to. Threads read it without the lock, to find the
     /// lock.
-    pub node: AtomicU8,
+    pub group: AtomicU8,
     /// The free count at the last look for pages that rest, or [`TAKEN_FROM`]; see `resident`.
     pub seen: u16,
     /// The next slab of the list.
@@ -71,11 +71,11 @@ impl Slab {
         pages::descriptor(self.0).cast()
     }
 
-    /// The node whose lists the slab belongs to.
-    pub fn node(&self) -> usize {
+    /// The group whose lists the slab belongs to.
+    pub fn group(&self) -> usize {
         // SAFETY: descriptors of committed pages are mapped for ever, and all threads access the
         // byte as an atomic.
-        unsafe { (*self.head()).node.load(Relaxed) as usize }
+        unsafe { (*self.head()).group.load(Relaxed) as usize }
     }
 
     /// The list that the slab stands in, as a number. The caller holds the lists' lock.
@@ -128,16 +128,16 @@ impl Slab {
 
     /// Initializes fresh pages as a slab whose first `taken` objects are in use, and whose pages in
     /// the mask `resident` have memory. It stands in no list yet.
-    pub fn init(self, geometry: &Geometry, node: usize, taken: usize, resident: u64) {
+    pub fn init(self, geometry: &Geometry, group: usize, taken: usize, resident: u64) {
         invariant!(taken <= geometry.objects, "a new slab hands out no more objects than it has");
-        invariant!(node <= usize::from(u8::MAX), "a node's number fits a slab's descriptor", node);
+        invariant!(group <= usize::from(u8::MAX), "a group's number fits a slab's descriptor", group);
         // SAFETY: the pages were just allocated, so no other slab uses their descriptors. A thread
         // that relists a slab late may read the atomics; it checks the page map before it uses
         // them.
         unsafe {
             let head = self.head();
             (*head).list = List::None as u8;
-            (*head).node.store(node as u8, Relaxed);
+            (*head).group.store(group as u8, Relaxed);
             (*head).seen = TAKEN_FROM;
             (*head).next = NONE;
             (*head).prev = NONE;
@@ -159,7 +159,8 @@ impl Slab {
     /// it took, and the new free count. The caller holds the lists' lock, or has moved the slab to
     /// [`List::Taking`].
     ///
-    /// Without a take, frees make the count another one. So a look for pages that rest sees both.
+    /// Marks the slab as taken from. Frees alone change the count. So the next look for pages that
+    /// rest sees that the slab was used, by either.
     pub fn take(self, geometry: &Geometry, out: &mut [*mut u8]) -> (usize, i32) {
         let mut at = out.len();
         let start = self.address() as usize;

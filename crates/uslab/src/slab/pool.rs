@@ -1,13 +1,13 @@
 //! The slabs of one cache: how it makes, lists and releases them, and what it counts.
 
 use super::geometry::Geometry;
+use super::group::{Group, GroupMemory};
 use super::lists::{End, List, Lists, list_for};
-use super::node::{Node, NodeMemory};
 use super::one::{NONE, Slab};
 use crate::counters::{self, Tally, layout::Record};
 use crate::os::corruption::is_whole;
 use crate::os::facts::{Fact, facts};
-use crate::os::{invariant::invariant, numa::NumaPolicy, probe};
+use crate::os::{invariant::invariant, numa::NumaPolicy, probe, sharing, surplus::Surplus};
 use crate::pages::{self, Temperature};
 use crate::rseq::{Cpu, Owner};
 use crate::sync::{Marks, prefetch_for_write};
@@ -30,7 +30,7 @@ pub struct Constructor {
     pub release: Option<unsafe fn(object: *mut u8, data: usize, name: &str)>,
 }
 
-/// Bytes of empty slabs beyond which [`Lists::note_grow`] does not raise a node's target.
+/// Bytes of empty slabs beyond which [`Lists::note_grow`] does not raise a group's target.
 /// [`Slabs::free_and_keep`] may raise the target further.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 /// The same for slabs that are runs.
@@ -55,15 +55,19 @@ pub struct Slabs {
     pub(super) constructor: Option<Constructor>,
     /// Where its pages come from; not local only where it heeds nodes and has one list.
     pub(super) policy: NumaPolicy,
-    nodes: *const Node,
-    node_count: usize,
-    /// Several caches have the same lock and the same record: see [`NodeMemory::shared`].
+    groups: *const Group,
+    group_count: usize,
+    /// Homes of the objects, each with a row of slots of its own.
+    pub(super) node_count: usize,
+    /// Several caches have the same lock and the same record: see [`GroupMemory::shared`].
     pub(super) is_shared: bool,
+    /// See `used`.
+    pub(super) used_groups: Marks,
     /// See `kept`.
     pub(super) keeps_addresses: bool,
     pub(super) name: &'static str,
-    /// Empty slabs, not counting the last of each node. It changes seldom, so a reader seldom takes
-    /// its cache line away from the threads that use the cache.
+    /// Empty slabs, not counting the last of each group. It changes seldom, so a reader seldom
+    /// takes its cache line away from the threads that use the cache.
     pub(super) spare: AtomicUsize,
     /// Charged pages of slabs with a resident word; see `resident`.
     pub(super) charged: AtomicUsize,
@@ -83,25 +87,25 @@ pub struct Slabs {
 }
 
 /// The slabs of a cache, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(Slabs { geometry, nodes, node_count, tallies, tally_count, own });
+pub(super) const FACTS: &[Fact] = facts!(Slabs { geometry, groups, group_count, tallies, tally_count, own });
 
-// SAFETY: the nodes live as long as the slabs and are locks. `spare` and the other counts are
+// SAFETY: the groups live as long as the slabs and are locks. `spare` and the other counts are
 // atomics. The rest never changes.
 unsafe impl Sync for Slabs {}
 // SAFETY: as above.
 unsafe impl Send for Slabs {}
 
 impl Slabs {
-    /// Bytes that [`NodeMemory::start`] must point to, for a machine of `count` nodes. That memory
+    /// Bytes that [`GroupMemory::start`] must point to, for so many groups and nodes. That memory
     /// must be aligned to 64.
-    pub const fn node_bytes(count: usize) -> usize {
-        count * size_of::<Node>()
+    pub const fn group_bytes(groups: usize, nodes: usize) -> usize {
+        groups * size_of::<Group>() + Surplus::bytes(groups, nodes)
     }
 
     /// The slabs of a cache, none yet. `owner` names the cache in the page map.
     ///
     /// # Safety
-    /// `memory.start` must point to [`Slabs::node_bytes`] bytes that belong to these slabs alone.
+    /// `memory.start` must point to [`Slabs::group_bytes`] bytes that belong to these slabs alone.
     /// That memory and `name` must live as long as the slabs are used. The owner's id must name the
     /// cache's own record of counters, or the record that it shares.
     pub unsafe fn new(
@@ -110,17 +114,19 @@ impl Slabs {
         geometry: Geometry,
         temperature: Temperature,
         constructor: Option<Constructor>,
-        memory: NodeMemory,
+        memory: GroupMemory,
     ) -> Slabs {
-        let NodeMemory { start, nodes: node_count, shared, tallies } = memory;
-        let nodes = start.cast::<Node>();
-        for i in 0..node_count {
+        let GroupMemory { start, groups: group_count, nodes: node_count, shared, tallies } = memory;
+        let groups = start.cast::<Group>();
+        for i in 0..group_count {
             // One empty slab stays: a single object that comes and goes makes no slab each time.
             // For runs the sheaves are that reserve.
             let lists = Lists::new(if shared.is_some() || geometry.is_run() { 0 } else { 1 });
-            // SAFETY: the caller's memory has room for `node_count` nodes.
-            unsafe { nodes.add(i).write(Node::new(lists, shared)) };
+            // SAFETY: the caller's memory has room for `group_count` groups.
+            unsafe { groups.add(i).write(Group::new(lists, shared)) };
         }
+        // SAFETY: the words' room lies behind the groups.
+        unsafe { Surplus::init(groups.add(group_count).cast(), group_count, node_count) };
         Slabs {
             geometry,
             id: owner.id(),
@@ -129,9 +135,11 @@ impl Slabs {
             temperature,
             constructor,
             policy: NumaPolicy::Local,
-            nodes,
+            groups,
+            group_count,
             node_count,
             is_shared: shared.is_some(),
+            used_groups: if group_count == 1 { Marks::of_one() } else { Marks::none(group_count) },
             keeps_addresses: false,
             name,
             spare: AtomicUsize::new(0),
@@ -147,9 +155,9 @@ impl Slabs {
     }
 
     /// These slabs, with pages of `policy`. One that is not local needs [`pages::make_policies`],
-    /// and slabs of one node's lists. There must be no slab yet.
+    /// and slabs of one group's lists. There must be no slab yet.
     pub fn with_policy(mut self, policy: NumaPolicy) -> Slabs {
-        invariant!(policy == NumaPolicy::Local || self.node_count == 1, "a policy's slabs have one home");
+        invariant!(policy == NumaPolicy::Local || self.group_count == 1, "a policy's slabs have one home");
         self.policy = policy;
         self
     }
@@ -228,6 +236,11 @@ impl Slabs {
         if !self.is_shared {
             self.tallies().for_each(|tally| tally.fold(self.record()));
         }
+        for (index, group) in self.used_groups().filter(|(_, group)| group.is_behind()) {
+            let mut lists = group.lock();
+            group.set_behind(false);
+            self.publish_all(&mut lists, index);
+        }
     }
 
     /// Free objects in sheaves, when they were last counted. Takes no lock.
@@ -247,13 +260,18 @@ impl Slabs {
         counters::record(self.id)
     }
 
-    pub(super) fn nodes(&self) -> &[Node] {
-        // SAFETY: `new` wrote `node_count` nodes that live as long as the slabs.
-        unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
+    /// What lies behind the groups; see [`Slabs::group_bytes`].
+    pub(super) fn behind_groups<T>(&self) -> *const T {
+        self.groups.wrapping_add(self.group_count).cast()
+    }
+
+    pub(super) fn groups(&self) -> &[Group] {
+        // SAFETY: `new` wrote `group_count` groups that live as long as the slabs.
+        unsafe { core::slice::from_raw_parts(self.groups, self.group_count) }
     }
 
     /// Makes a slab and takes its first objects into the end of `out`.
-    pub(super) fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
+    pub(super) fn grow(&self, group: usize, out: &mut [*mut u8]) -> usize {
         let Geometry { object_bytes, objects, order, .. } = self.geometry;
         let taken = objects.min(out.len());
         let Some((first, resident)) = self.alloc_pages(taken) else { return 0 };
@@ -272,14 +290,14 @@ impl Slabs {
             *place = start.wrapping_add((taken - 1 - i) * object_bytes);
         }
         let slab = Slab(first);
-        slab.init(&self.geometry, node, taken, resident);
+        slab.init(&self.geometry, group, taken, resident);
         probe::slab_new(|| (self.name, [start as usize, self.slab_bytes()]));
-        pages::set_owner(first, self.geometry.named_pages(), self.owner_on(node));
+        pages::set_owner(first, self.geometry.named_pages(), self.owner_on(self.node_of(group)));
 
         self.count_taken(taken as i64);
-        self.count_slab(1);
+        self.count_slab(slab, 1);
         counters::peak::note_system();
-        let mut lists = self.nodes()[node].lock();
+        let mut lists = self.use_group(group).lock();
         let most_bytes = match self.geometry.is_run() {
             // No thread comes by to release them.
             true if pages::is_bounded() && !pages::is_small() => 0,
@@ -291,24 +309,28 @@ impl Slabs {
         // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
         let list = lists.place(slab, list, End::First);
-        self.assert_placed(slab, node, list);
-        self.publish(&mut lists, node);
+        self.assert_placed(slab, group, list);
+        self.publish(&mut lists, group);
         taken
     }
 
     /// Moves each of `slabs` to the list that its count calls for, unless it was released
-    /// meanwhile. Calls `settle` once for each row of slabs of one node, with the locked lists and
+    /// meanwhile. Calls `settle` once for each row of slabs of one group, with the locked lists and
     /// the number of slabs that were moved there.
     pub(super) fn place_all(&self, slabs: &[Slab], mut settle: impl FnMut(&mut Lists, usize)) {
-        // The node is fixed while the slab lives; `place` recognises a released slab.
-        for row in slabs.chunk_by(|a, b| a.node() == b.node()) {
-            let node = row[0].node();
-            if node >= self.node_count {
-                continue;
-            }
-            let mut lists = self.nodes()[node].lock();
+        let mut rest = slabs;
+        while let Some(first) = rest.first() {
+            // The group is fixed while the slab lives. Another thread may have released this one
+            // and made it again in another group, so the number is read once. `place` recognises
+            // such a slab, and must find the others of the row in these lists.
+            let group = first.group();
+            let others = rest[1..].iter().take_while(|slab| slab.group() == group).count();
+            let row;
+            (row, rest) = rest.split_at(1 + others);
+            let Some(used) = self.used_group(group) else { continue };
+            let mut lists = used.lock();
             let (mut placed, mut has_empty) = (0, false);
-            for list in row.iter().filter_map(|&slab| self.place(&mut lists, node, slab)) {
+            for list in row.iter().filter_map(|&slab| self.place(&mut lists, group, slab)) {
                 placed += 1;
                 has_empty |= list == List::Empty;
             }
@@ -316,30 +338,30 @@ impl Slabs {
                 lists.decay();
             }
             settle(&mut lists, placed);
-            self.publish(&mut lists, node);
+            self.publish(&mut lists, group);
         }
     }
 
     /// Moves a slab to the list that its count calls for; returns that list. `None` if the slab was
-    /// released meanwhile. The caller holds the lock of `lists`, those of `node`.
-    fn place(&self, lists: &mut Lists, node: usize, slab: Slab) -> Option<List> {
+    /// released meanwhile. The caller holds the lock of `lists`, those of `group`.
+    fn place(&self, lists: &mut Lists, group: usize, slab: Slab) -> Option<List> {
         // Since the caller's last step on the slab, another thread may have released it, and its
         // pages may belong to another cache now. No thread releases it while this one holds the
         // lock, so this check is final.
         if !self.owns(slab.0) {
             return None;
         }
-        // Pairs with the release in `set_owner`: this thread sees what `Slab::init` wrote, the node
-        // above all. The slab may have been released and made again on another node. Then the lists
-        // locked here are not its own.
+        // Pairs with the release in `set_owner`: this thread sees what `Slab::init` wrote, the
+        // group above all. The slab may have been released and made again in another group. Then
+        // the lists locked here are not its own.
         fence(Acquire);
-        if slab.node() != node {
+        if slab.group() != group {
             return None;
         }
         let list = list_for(slab.count().load(Acquire), self.geometry.objects);
         // An empty slab is warm: it serves before those that have been empty for longer.
         let list = lists.place(slab, list, if list == List::Empty { End::First } else { End::Last });
-        self.assert_placed(slab, node, list);
+        self.assert_placed(slab, group, list);
         Some(list)
     }
 
@@ -373,7 +395,7 @@ impl Slabs {
                 unsafe { release(object, data, self.name) };
             }
         }
-        self.count_slab(-1);
+        self.count_slab(slab, -1);
         self.free_pages(slab, temperature);
     }
 
@@ -391,14 +413,14 @@ impl Slabs {
 
     /// Bytes of all slabs. The cost grows with their number.
     pub fn all_bytes(&self) -> usize {
-        self.nodes().iter().map(|node| node.lock().all().count()).sum::<usize>() * self.slab_bytes()
+        self.used_groups().map(|(_, group)| group.lock().all().count()).sum::<usize>() * self.slab_bytes()
     }
 
     /// Calls `visit` for each object, with whether it is free in its slab, until `visit` returns
     /// false. As [`Slabs::for_each_taken`].
     pub fn for_each_object(&self, mut visit: impl FnMut(*mut u8, bool) -> bool) {
-        for node in self.nodes() {
-            let lists = node.lock();
+        for (_, group) in self.used_groups() {
+            let lists = group.lock();
             for slab in lists.all() {
                 let words = slab.words(&self.geometry);
                 for index in 0..self.geometry.objects {
@@ -418,8 +440,8 @@ impl Slabs {
     /// # Safety
     /// No other thread may use the cache, and no thread its objects any more.
     pub unsafe fn free_all(&self) {
-        for node in self.nodes() {
-            let lists = node.lock().take();
+        for (_, group) in self.used_groups() {
+            let lists = group.lock().take();
             for slab in lists.all() {
                 pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
                 self.free_slab(slab, self.temperature);
@@ -441,7 +463,8 @@ impl Slabs {
     }
 
     /// Counts a slab that was made (`change` is 1) or released (-1).
-    pub(super) fn count_slab(&self, change: i64) {
+    fn count_slab(&self, slab: Slab, change: i64) {
+        self.count_on_node(slab, change as i32);
         if !self.is_shared {
             let record = self.record();
             record.slabs.fetch_add(change, Relaxed);
@@ -451,19 +474,32 @@ impl Slabs {
     }
 
     /// Counts a slab of one object that left with its object in use.
-    pub(super) fn count_disowned(&self) {
+    pub(super) fn count_disowned(&self, slab: Slab) {
         self.count_taken(-1);
-        self.count_slab(-1);
+        self.count_slab(slab, -1);
     }
 
-    /// Adds what changed under the lock to the figures of the cache, which are sums over its nodes.
-    pub(super) fn publish(&self, lists: &mut Lists, node: usize) {
+    /// Adds what changed under the lock to the figures of the cache, which are sums over its
+    /// groups. Where there are several, most changes of the partial slabs wait for
+    /// [`Slabs::fold`], because otherwise the CPUs of all groups would meet at the record.
+    pub(super) fn publish(&self, lists: &mut Lists, group: usize) {
+        self.note_surplus(lists, group);
+        let (now, before) = (lists.figures(), lists.counted);
+        if self.group_count > 1 && !lists.should_publish(now) {
+            self.groups()[group].set_behind(now != before);
+            return;
+        }
+        self.publish_all(lists, group);
+    }
+
+    /// [`Slabs::publish`], however little has changed.
+    fn publish_all(&self, lists: &mut Lists, group: usize) {
         let (now, before) = (lists.figures(), lists.counted);
         if now.spare() != before.spare() {
             self.spare.fetch_add(now.spare().wrapping_sub(before.spare()), Relaxed);
         }
         lists.counted = now;
-        self.assert_lists(lists, node);
+        self.assert_lists(lists, group);
         if self.is_shared {
             let slabs = lists.slabs();
             let all = (slabs as usize * self.geometry.objects) as i64;
@@ -475,7 +511,7 @@ impl Slabs {
             }
         } else if now != before {
             let record = self.record();
-            if self.node_count == 1 && self.policy == NumaPolicy::Local && counters::has_record(self.id) {
+            if self.group_count == 1 && sharing::count() == 1 && counters::has_record(self.id) {
                 // This thread holds the one lock under which these change: it may store.
                 record.partial_slabs.store(i64::from(now.partial), Relaxed);
                 record.empty_slabs.store(i64::from(now.empty), Relaxed);
@@ -502,15 +538,15 @@ impl Slabs {
         }
     }
 
-    /// Takes the locks of all nodes, for a fork.
+    /// Takes the locks of all groups that are used, for a fork, which has the lock of their marks.
     pub fn lock_for_fork(&self) {
-        self.nodes().iter().for_each(Node::lock_for_fork);
+        self.used_groups().for_each(|(_, group)| group.lock_for_fork());
     }
 
     /// Undoes [`Slabs::lock_for_fork`].
     pub fn unlock_after_fork(&self, child: bool) {
-        for (index, node) in self.nodes().iter().enumerate() {
-            node.unlock_after_fork(child, |lists| self.end_lost_takes(lists, index));
+        for (index, group) in self.used_groups() {
+            group.unlock_after_fork(child, |lists| self.end_lost_takes(lists, index));
         }
     }
 }

@@ -4,11 +4,11 @@ use super::pool::Slabs;
 use crate::os::region::{Region, Visit};
 
 impl Slabs {
-    /// Calls `visit` for the lists of each node, and the descriptor and bitmap of each slab. No
+    /// Calls `visit` for the lists of each group, and the descriptor and bitmap of each slab. No
     /// other thread may use the cache.
     pub fn for_each_region(&self, visit: &mut Visit<'_>) {
-        for node in self.nodes() {
-            let lists = node.lock();
+        for (_, group) in self.used_groups() {
+            let lists = group.lock();
             visit(Region::of("slab lists", &*lists));
             for slab in lists.all() {
                 // SAFETY: the descriptor is mapped, and the lists are locked.

@@ -19,8 +19,8 @@
 //! the constructor did.
 
 use super::geometry::Geometry;
+use super::group::Group;
 use super::lists::{End, List, Lists, SERVING, list_for};
-use super::node::Node;
 use super::one::Slab;
 use super::pool::Slabs;
 use super::words;
@@ -36,7 +36,8 @@ use core::ops::Range;
 /// Slabs of one list that a walk of [`Slabs::purge_rested_part`] looks at: 256 MiB of slabs of
 /// 128 KiB.
 const MAX_LOOKS: u32 = 2048;
-/// Slabs of one list that a part of a walk looks at. The caller lets go of its locks between parts.
+/// Slabs that a part of a walk looks at in each list, in all groups together. The caller lets go of
+/// its locks between parts.
 const LOOKS_OF_PART: u32 = 64;
 /// The lists of slabs with free objects, sparse slabs first.
 const LISTS_WITH_FREE: [List; 4] = [List::Sparse, List::Filling, List::Partial, List::Empty];
@@ -204,7 +205,7 @@ enum Verdict {
     /// Purges its free pages.
     Purge,
     /// Goes on to the next slab.
-    Pass,
+    Skip,
     /// Ends.
     Stop,
 }
@@ -291,7 +292,7 @@ impl Slabs {
             let (taken, _) = slab.take(&self.geometry, part);
             invariant!(taken > 0, "a slab that serves has a free object", slab.address());
             let objects = &part[most - taken..];
-            let is_charged = self.bring_in(slab, objects);
+            let is_charged = self.charge_pages_of(slab, objects);
             if !is_charged {
                 slab.put_back(&self.geometry, objects);
             }
@@ -339,7 +340,7 @@ impl Slabs {
     ///
     /// A purge in flight may clear bits of the word meanwhile, of other pages: those of the objects
     /// that it has claimed.
-    fn bring_in(&self, slab: Slab, objects: &[*mut u8]) -> bool {
+    fn charge_pages_of(&self, slab: Slab, objects: &[*mut u8]) -> bool {
         let Some(word) = slab.resident(&self.geometry) else { return true };
         let resident = word.load(Relaxed);
         if resident == self.geometry.all_pages() {
@@ -388,8 +389,9 @@ impl Slabs {
             }
             return false;
         }
-        walk.visited += LOOKS_OF_PART;
-        walk.purged_bytes += self.visit_slabs(0..LOOKS_OF_PART, Locked::Go, |_, _| Verdict::Purge);
+        let looks = self.share_of_group(LOOKS_OF_PART);
+        walk.visited += looks;
+        walk.purged_bytes += self.visit_slabs(0..looks, Locked::Go, |_, _| Verdict::Purge);
         true
     }
 
@@ -406,7 +408,7 @@ impl Slabs {
         if walk.visited >= self.longest_list().min(MAX_LOOKS) {
             return false;
         }
-        let part = walk.visited..walk.visited + LOOKS_OF_PART;
+        let part = walk.visited..walk.visited + self.share_of_group(LOOKS_OF_PART);
         walk.visited = part.end;
         let needs_rest = !pages::decay::is_at_once();
         let (mut looks, mut changed) = (0, false);
@@ -417,7 +419,7 @@ impl Slabs {
             let rests = core::mem::replace(seen, count) == count || !needs_rest;
             looks += 1;
             changed |= !rests;
-            if rests { Verdict::Purge } else { Verdict::Pass }
+            if rests { Verdict::Purge } else { Verdict::Skip }
         });
         let steady = if changed || purged_bytes > 0 { 0 } else { self.steady_looks.load(Relaxed) + looks };
         self.steady_looks.store(steady.min(self.listed()), Relaxed);
@@ -441,16 +443,21 @@ impl Slabs {
 
     /// Slabs with free objects.
     fn listed(&self) -> u32 {
-        self.nodes().iter().map(|node| node.lock().with_free_objects()).sum()
+        self.used_groups().map(|(_, group)| group.lock().with_free_objects()).sum()
+    }
+
+    /// The share of each group in `looks` at slabs of all groups.
+    fn share_of_group(&self, looks: u32) -> u32 {
+        (looks / self.used_group_count() as u32).max(1)
     }
 
     /// Slabs of the longest list of slabs with free objects.
     fn longest_list(&self) -> u32 {
-        let longest = |node: &Node| {
-            let lists = node.lock();
+        let longest = |(_, group): (usize, &Group)| {
+            let lists = group.lock();
             LISTS_WITH_FREE.into_iter().map(|list| lists.slabs_in(list)).max()
         };
-        self.nodes().iter().filter_map(longest).max().unwrap_or(0)
+        self.used_groups().filter_map(longest).max().unwrap_or(0)
     }
 
     /// Purges free pages of slabs, but of the one that serves next, until about `bytes` went;
@@ -459,9 +466,9 @@ impl Slabs {
         if self.free_bytes_inside() < MIN_FREE_BYTES {
             return 0;
         }
-        self.visit_slabs(0..MAX_LOOKS_OF_PASS, Locked::Go, |_, visit| match visit {
+        self.visit_slabs(0..self.share_of_group(MAX_LOOKS_OF_PASS), Locked::Go, |_, visit| match visit {
             Visit { purged_bytes, .. } if purged_bytes >= bytes => Verdict::Stop,
-            Visit { is_serving: true, .. } => Verdict::Pass,
+            Visit { is_serving: true, .. } => Verdict::Skip,
             _ => Verdict::Purge,
         })
     }
@@ -482,7 +489,7 @@ impl Slabs {
         self.is_steady()
     }
 
-    /// Looks at slabs with free objects of each list and node, and purges free pages as `judge`
+    /// Looks at slabs with free objects of each list and group, and purges free pages as `judge`
     /// decides; returns the bytes. `judge` runs under the lists' lock.
     ///
     /// Each visit moves the slab to the end of its list. Of each list, `part.start` slabs have been
@@ -497,12 +504,12 @@ impl Slabs {
             return 0;
         }
         let mut purged_bytes = 0;
-        for node in self.nodes() {
-            let serving = node.lock().serving();
+        for (_, group) in self.used_groups() {
+            let serving = group.lock().serving();
             for list in LISTS_WITH_FREE {
-                let slabs = node.lock().slabs_in(list);
+                let slabs = group.lock().slabs_in(list);
                 for _ in part.start.min(slabs)..part.end.min(slabs) {
-                    let mut lists = node.lock();
+                    let mut lists = group.lock();
                     let Some(slab) = lists.first(list) else { break };
                     let verdict = judge(slab, Visit { is_serving: serving == Some(slab), purged_bytes });
                     if verdict == Verdict::Stop {
@@ -538,8 +545,8 @@ impl Slabs {
             if is_purged { gone | pages } else { gone }
         });
         // The claimed objects keep the slab from being released: it still belongs to these lists.
-        let index = slab.node();
-        let mut lists = self.nodes()[index].lock();
+        let index = slab.group();
+        let mut lists = self.groups()[index].lock();
         let mut uncharged = 0;
         if let Some(resident) = slab.resident(&self.geometry) {
             // Of a large system page only some of the pages may be charged.

@@ -17,8 +17,8 @@ impl Slabs {
             return None;
         }
         let slab = self.slab_of(object)?;
-        let node = slab.node();
-        let mut lists = self.nodes().get(node)?.lock();
+        let group = slab.group();
+        let mut lists = self.used_group(group)?.lock();
         if !self.owns(slab.0) {
             return None;
         }
@@ -27,13 +27,13 @@ impl Slabs {
         // and that no thread will write to the descriptor any more.
         let is_settled = slab.count().load(Acquire) == 0 && slab.words(self.geometry())[0].load(Relaxed) == 0;
         // A misused object may lie in a slab that a refill takes from.
-        if slab.node() != node || !is_settled || slab.list() == List::Taking as u8 {
+        if slab.group() != group || !is_settled || slab.list() == List::Taking as u8 {
             return None;
         }
         lists.place(slab, List::None, End::First);
         pages::set_owner(slab.0, self.geometry().named_pages(), Owner::NONE);
-        self.count_disowned();
-        self.publish(&mut lists, node);
+        self.count_disowned(slab);
+        self.publish(&mut lists, group);
         Some(Run { first: slab.0, pages: self.geometry().pages(), zeroed: false })
     }
 }

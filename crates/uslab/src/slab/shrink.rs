@@ -1,7 +1,7 @@
 //! Shrink: releases empty slabs to the page layer.
 //!
 //! A cache keeps empty slabs up to a target that it learns. The functions here release the empty
-//! slabs beyond the target, those beyond the last of each node, or all. A shrink takes a slab out
+//! slabs beyond the target, those beyond the last of each group, or all. A shrink takes a slab out
 //! of the lists under their lock, and frees its pages without the lock.
 
 use super::lists::Lists;
@@ -20,8 +20,8 @@ impl Slabs {
         self.shrink_beyond(usize::MAX, |_| 0)
     }
 
-    /// Bytes of empty slabs, not counting the last of each node: the next object may come from that
-    /// one. Takes no lock.
+    /// Bytes of empty slabs, not counting the last of each group: the next object may come from
+    /// that one. Takes no lock.
     pub fn spare_bytes(&self) -> usize {
         self.spare.load(Relaxed) * self.slab_bytes()
     }
@@ -47,7 +47,7 @@ impl Slabs {
         }
     }
 
-    /// Releases the empty slabs beyond each node's target, which halves each second; returns the
+    /// Releases the empty slabs beyond each group's target, which halves each second; returns the
     /// bytes.
     pub fn shrink_to_target(&self) -> usize {
         self.shrink_beyond(usize::MAX, |lists| {
@@ -56,13 +56,13 @@ impl Slabs {
         })
     }
 
-    /// Releases empty slabs until each node has at most `kept(lists)` of them, or `most` slabs are
+    /// Releases empty slabs until each group has at most `kept(lists)` of them, or `most` slabs are
     /// gone. Returns the bytes.
     fn shrink_beyond(&self, most: usize, kept: impl Fn(&mut Lists) -> u32) -> usize {
         let (mut gone, mut in_flight) = (0, None);
-        for (index, node) in self.nodes().iter().enumerate() {
+        for (index, group) in self.used_groups() {
             loop {
-                let mut lists = node.lock();
+                let mut lists = group.lock();
                 let beyond = gone < most && lists.empty() > 0 && lists.empty() > kept(&mut lists);
                 if beyond {
                     in_flight.get_or_insert_with(InFlight::begin);

@@ -1,5 +1,5 @@
-//! Takes: how free objects leave their slabs. The bitmaps of a take beyond that of the first slab
-//! are visited without the lists' lock.
+//! Takes: how free objects leave their slabs. A take holds the lists' lock for the bitmap of its
+//! first slab, and visits those of further slabs without the lock.
 //!
 //! ```text
 //!   lock    the first slab: bits, count, place        the others ─▶ taking list
@@ -11,20 +11,20 @@
 //! slabs visits up to [`VISITS`]; each visit may wait for memory several times.
 //!
 //! A slab in the taking list belongs to the take that moved it there. No other thread takes from
-//! it, purges it or releases it. Other threads free its objects as ever; one that relists it leaves
-//! it in its list, because the take reads the count again when it places the slab.
+//! it, purges it or releases it. Other threads free its objects as usual; one that relists it
+//! leaves it in its list, because the take reads the count again when it places the slab.
 //!
-//! Until then other takes miss the objects that the slab will have left. So a take that finds no
-//! memory first lets such takes finish.
+//! Until then other takes cannot find the objects that will be left in the slab. So a take that
+//! finds no memory first lets such takes finish.
 
+use super::group::Guarded;
 use super::lists::{End, List, Lists, SERVING, list_for};
-use super::node::Guarded;
 use super::one::{NONE, Slab};
 use super::pool::Slabs;
 use super::words;
 use crate::os::corruption::is_whole;
 use crate::os::{self, invariant::invariant, probe};
-use crate::pages::PageIndex;
+use crate::pages::{self, PageIndex};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Upper bound on the slabs that a call visits to move more objects than its caller needs now. Each
@@ -74,25 +74,49 @@ impl Slabs {
     ///
     /// May make system calls and run the constructor; holds no lock meanwhile.
     pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
-        let node = if node < self.nodes().len() { node } else { 0 };
+        self.take_for(self.group_for(node), out, least)
+    }
+
+    /// [`Slabs::take`] for the CPUs of `group`.
+    pub(super) fn take_for(&self, group: usize, out: &mut [*mut u8], least: usize) -> usize {
         if !is_whole(self.geometry.is_plausible(), "cache", self, "its geometry is one of slabs") {
             return 0;
         }
-        let mut got = self.take_listed(node, out, least);
+        let mut got = self.take_listed(group, out, least);
+        if got < least
+            && let Some(neighbour) = self.rich_neighbour(group)
+        {
+            let end = out.len() - got;
+            got += self.take_listed(neighbour, &mut out[..end], least - got);
+        }
+        if got < least && pages::is_small() {
+            let end = out.len() - got;
+            got += self.take_of_neighbours(group, &mut out[..end], least - got);
+        }
         let (mut listed, mut waits) = (got, 0);
         while got < least {
             let end = out.len() - got;
-            let mut taken = self.grow(node, &mut out[..end]);
+            let mut taken = self.grow(group, &mut out[..end]);
             if taken == 0 {
                 probe::order_fallback(|| (self.name, [end, least - got]));
                 // A limit may leave room for the objects that the caller needs now.
-                taken = self.grow(node, &mut out[end - (least - got)..end]);
+                taken = self.grow(group, &mut out[end - (least - got)..end]);
             }
-            if taken == 0 && waits < MAX_WAITS && self.gives_way_to_takes(node) {
-                waits += 1;
-                taken = self.take_listed(node, &mut out[..end], least - got);
+            if taken == 0 {
+                // Before the search: it finds the slabs of a take that ends in between.
+                let has_takes = self.has_takes(group);
+                taken = self.take_listed(group, &mut out[..end], least - got);
+                if taken == 0 {
+                    taken = self.take_of_neighbours(group, &mut out[..end], least - got);
+                }
                 listed += taken;
-            } else if taken == 0 {
+                if taken == 0 && has_takes && waits < MAX_WAITS {
+                    waits += 1;
+                    os::thread::give_way();
+                    continue;
+                }
+            }
+            if taken == 0 {
                 self.record().failures.fetch_add(1, Relaxed);
                 break;
             }
@@ -109,9 +133,20 @@ impl Slabs {
         got
     }
 
-    /// Takes objects of listed slabs into the end of `out`; returns how many.
-    fn take_listed(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
-        let mut lists = self.nodes()[node].lock();
+    /// Takes objects into the end of `out`, from slabs in the lists of the node's other groups;
+    /// returns how many.
+    #[cold]
+    fn take_of_neighbours(&self, group: usize, out: &mut [*mut u8], least: usize) -> usize {
+        self.neighbours(group).fold(0, |got, neighbour| {
+            let end = out.len() - got;
+            if got < least { got + self.take_listed(neighbour, &mut out[..end], least - got) } else { got }
+        })
+    }
+
+    /// Takes objects into the end of `out`, from slabs in the lists of `group`; returns how many.
+    fn take_listed(&self, group: usize, out: &mut [*mut u8], least: usize) -> usize {
+        let Some(used) = self.used_group(group) else { return 0 };
+        let mut lists = used.lock();
         let mut taken = Taken { objects: 0, visits: 0, is_refused: false };
         while !taken.is_enough(out, least)
             && let Some(slab) = lists.serving()
@@ -121,7 +156,7 @@ impl Slabs {
             // lists.
             let visits = taken.visits;
             if visits > 0 && !self.is_shared {
-                lists = self.take_unlocked(lists, node, out, least, &mut taken);
+                lists = self.take_unlocked(lists, group, out, least, &mut taken);
                 // A corrupted slab is left alone.
                 if taken.visits > visits { continue } else { break }
             }
@@ -131,7 +166,7 @@ impl Slabs {
             self.visit(slab, out, least, &mut taken);
             let list = list_for(slab.count().load(Acquire), self.geometry.objects);
             let list = lists.place(slab, list, End::First);
-            self.assert_placed(slab, node, list);
+            self.assert_placed(slab, group, list);
         }
         if taken.is_refused && taken.objects < least {
             let end = out.len() - taken.objects;
@@ -142,16 +177,16 @@ impl Slabs {
             // What is published below counts these.
             self.count_taken(taken.objects as i64);
         }
-        self.publish(&mut lists, node);
+        self.publish(&mut lists, group);
         taken.objects
     }
 
-    /// Takes objects of the next slabs without the lock of `lists`, which it takes again at last.
-    /// The first of them is sound.
+    /// Takes objects of the next slabs without the lock of `lists`, which it takes again at the
+    /// end. The first of them is sound.
     fn take_unlocked<'a>(
         &'a self,
         mut lists: Guarded<'a>,
-        node: usize,
+        group: usize,
         out: &mut [*mut u8],
         least: usize,
         taken: &mut Taken,
@@ -190,7 +225,7 @@ impl Slabs {
                 taken.visits += 1;
             }
         }
-        let mut lists = self.nodes()[node].lock();
+        let mut lists = self.groups()[group].lock();
         lists.end_taking(first, last, held.len);
         // The first one comes first again.
         for (at, &(slab, from)) in held.all().iter().enumerate().rev() {
@@ -201,7 +236,7 @@ impl Slabs {
             }
             let list = list_for(slab.count().load(Acquire), self.geometry.objects);
             let list = lists.place_taken(slab, from, list);
-            self.assert_placed(slab, node, list);
+            self.assert_placed(slab, group, list);
         }
         lists
     }
@@ -217,20 +252,17 @@ impl Slabs {
         taken.visits += 1;
     }
 
-    /// Lets other threads run if a take of one has slabs of the node in the taking list.
+    /// Whether a thread has moved slabs of the node of `group` to a taking list.
     #[cold]
-    fn gives_way_to_takes(&self, node: usize) -> bool {
-        let has_takes = self.nodes()[node].lock().slabs_in(List::Taking) > 0;
-        if has_takes {
-            os::thread::give_way();
-        }
-        has_takes
+    fn has_takes(&self, group: usize) -> bool {
+        let mut groups = self.groups_beside(group).filter_map(|group| self.used_group(group));
+        groups.any(|group| group.lock().slabs_in(List::Taking) > 0)
     }
 
     /// Places the slabs that threads of the parent were taking from when it forked. These threads
     /// do not exist in the child. The objects that they had taken and charged are lost there; those
     /// not charged yet are free again.
-    pub(super) fn end_lost_takes(&self, lists: &mut Lists, node: usize) {
+    pub(super) fn end_lost_takes(&self, lists: &mut Lists, group: usize) {
         if lists.slabs_in(List::Taking) == 0 {
             return;
         }
@@ -249,6 +281,6 @@ impl Slabs {
             lists.place_taken(slab, List::Partial, list_for(free as i32, self.geometry.objects));
         }
         // Some may be empty now, and empty slabs are counted.
-        self.publish(lists, node);
+        self.publish(lists, group);
     }
 }

@@ -22,15 +22,15 @@ fn slabs(bytes: usize, constructor: Option<Constructor>) -> (&'static Slabs, &'s
     slabs_of(1, bytes, constructor, None)
 }
 
-/// As [`slabs`], on a machine of `node_count` nodes, or with the lock `shared`.
+/// As [`slabs`], on a machine of `group_count` groups, or with the lock `shared`.
 fn slabs_of(
-    node_count: usize,
+    group_count: usize,
     bytes: usize,
     constructor: Option<Constructor>,
     shared: Option<&'static ListsLock>,
 ) -> (&'static Slabs, &'static Record) {
     let options = GeometryOptions::default();
-    made(node_count, bytes, options, constructor, shared)
+    made(group_count, bytes, options, constructor, shared)
 }
 
 /// As [`slabs`], with slabs of `2^order` pages.
@@ -44,7 +44,7 @@ fn slabs_of_order(
 }
 
 fn made(
-    node_count: usize,
+    group_count: usize,
     bytes: usize,
     options: GeometryOptions,
     constructor: Option<Constructor>,
@@ -56,10 +56,10 @@ fn made(
     let id = NEXT.fetch_sub(1, Relaxed);
     slots[0].id.store(u32::from(id), Relaxed);
     let geometry = Geometry::new(Layout { size: bytes, align: 8 }, options, 2).expect("valid");
-    let nodes = crate::pages::boot::alloc(Slabs::node_bytes(node_count), 64);
-    assert!(!nodes.is_null());
-    let memory = NodeMemory { start: nodes, nodes: node_count, shared, tallies: &[] };
-    // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are
+    let groups = crate::pages::boot::alloc(Slabs::group_bytes(group_count, group_count), 64);
+    assert!(!groups.is_null());
+    let memory = GroupMemory { start: groups, groups: group_count, nodes: group_count, shared, tallies: &[] };
+    // SAFETY: the slots are leaked; no test gives these objects to the fast path; the groups are
     // fresh boot memory.
     let slabs = unsafe {
         let owner = Owner::of_slots(slots.as_ptr().cast_mut());
@@ -72,9 +72,9 @@ fn take(slabs: &Slabs, n: usize) -> Vec<*mut u8> {
     take_on(0, slabs, n)
 }
 
-fn take_on(node: usize, slabs: &Slabs, n: usize) -> Vec<*mut u8> {
+fn take_on(group: usize, slabs: &Slabs, n: usize) -> Vec<*mut u8> {
     let mut out = std::vec![core::ptr::null_mut(); n];
-    assert_eq!(slabs.take(node, &mut out, n), n);
+    assert_eq!(slabs.take(group, &mut out, n), n);
     out
 }
 
@@ -220,11 +220,11 @@ fn figures_are_sums_over_the_nodes() {
     };
     let in_slab = slabs.geometry().objects;
     assert!(in_slab > 1);
-    let objects = [0, 1, 1].map(|node| take_on(node, slabs, in_slab));
+    let objects = [0, 1, 1].map(|group| take_on(group, slabs, in_slab));
     assert_eq!(figures(), (0, 0, 2));
     free(slabs, &objects[1][1..]);
     assert_eq!(figures(), (1, 0, 2));
-    // The one empty slab is on the second node.
+    // The one empty slab is on the second group.
     free(slabs, &objects[1][..1]);
     assert_eq!(figures(), (0, 1, 2));
     // SAFETY: they are not used any more.
@@ -238,6 +238,21 @@ fn figures_are_sums_over_the_nodes() {
     // SAFETY: no thread uses the object.
     unsafe { slabs.free_all() };
     assert_eq!(figures(), (0, 0, 0));
+}
+
+#[test]
+fn only_groups_that_had_slabs_are_visited() {
+    let (slabs, _) = slabs_of(3, 64, None, None);
+    let used = || slabs.used_groups().map(|(index, _)| index).collect::<Vec<_>>();
+    assert_eq!(used(), []);
+    let objects = take_on(1, slabs, 10);
+    assert_eq!(used(), [1]);
+    assert_eq!(slabs.used_group_count(), 1);
+    free(slabs, &objects);
+    slabs.shrink();
+    assert_eq!(used(), [1], "another slab may come at any time");
+    let (one, _) = slabs_of(1, 64, None, None);
+    assert_eq!(one.used_groups().count(), 1);
 }
 
 #[test]

@@ -33,12 +33,12 @@ pub struct Walked {
     pub free_objects: usize,
 }
 
-/// The properties that the slabs of one cache on one node share.
+/// The properties that the slabs of one cache on one group share.
 #[derive(Clone, Copy)]
 pub(super) struct Kind<'a> {
     pub geometry: &'a Geometry,
     pub owner: Owner,
-    pub node: usize,
+    pub group: usize,
     pub policy: NumaPolicy,
 }
 
@@ -59,13 +59,13 @@ impl Slab {
 
     /// Checks a slab that stands in `list`. The caller holds the lists' lock.
     pub(super) fn check(self, kind: Kind<'_>, list: List) -> Checked {
-        let Kind { geometry, owner, node, policy } = kind;
+        let Kind { geometry, owner, group, policy } = kind;
         let subject = self.subject();
         subject.equal(self.0.0 % (1 << geometry.order), 0, "a slab starts on a multiple of its pages")?;
         // SAFETY: the descriptor is mapped, and the lists' lock owns the field.
         let place = unsafe { (*self.head()).list };
         subject.equal(place, list as u8, "a slab knows the list that it stands in")?;
-        subject.equal(self.node(), node, "a slab stands in the lists of its node")?;
+        subject.equal(self.group(), group, "a slab stands in the lists of its group")?;
         let has_policy = pages::home_of(self.0).policy() == policy;
         subject.holds(has_policy, "the memory of a slab has the policy of its cache")?;
         for page in 0..geometry.named_pages() {
@@ -200,24 +200,29 @@ impl Lists {
 }
 
 impl Slabs {
-    fn kind(&self, node: usize) -> Kind<'_> {
-        Kind { geometry: self.geometry(), owner: self.owner_on(node), node, policy: self.policy }
+    fn kind(&self, group: usize) -> Kind<'_> {
+        Kind {
+            geometry: self.geometry(),
+            owner: self.owner_on(self.node_of(group)),
+            group,
+            policy: self.policy,
+        }
     }
 
     /// Asserts, in debug builds, what holds after a change of the lists: checks their heads and
     /// counts, and one time in 64 a bounded number of slabs.
     #[inline(always)]
-    pub(super) fn assert_lists(&self, lists: &Lists, node: usize) {
+    pub(super) fn assert_lists(&self, lists: &Lists, group: usize) {
         assert_valid(|| lists.check_heads());
         if is_sampled() {
-            assert_valid(|| lists.check(self.kind(node), MAX_WALKED).map(drop));
+            assert_valid(|| lists.check(self.kind(group), MAX_WALKED).map(drop));
         }
     }
 
     /// Asserts, in debug builds, what holds of a slab that was just put into its list.
     #[inline(always)]
-    pub(super) fn assert_placed(&self, slab: Slab, node: usize, list: List) {
-        assert_valid(|| slab.check(self.kind(node), list));
+    pub(super) fn assert_placed(&self, slab: Slab, group: usize, list: List) {
+        assert_valid(|| slab.check(self.kind(group), list));
     }
 
     /// Asserts, in debug builds, what must hold of a slab that is about to be released: it is in no
@@ -242,12 +247,12 @@ impl Slabs {
         Ok(())
     }
 
-    /// Checks the heads and counts of all lists, under each node's lock in turn.
+    /// Checks the heads and counts of all lists, under each group's lock in turn.
     pub fn check_heads(&self) -> Checked {
-        self.nodes().iter().try_for_each(|node| node.lock().check_heads())
+        self.used_groups().try_for_each(|(_, group)| group.lock().check_heads())
     }
 
-    /// Checks all slabs, under each node's lock in turn; returns the totals. The cost grows with
+    /// Checks all slabs, under each group's lock in turn; returns the totals. The cost grows with
     /// the number of slabs, so this runs only on request.
     pub fn check(&self) -> Checked<Walked> {
         let subject = Subject::new("slabs", self);
@@ -259,8 +264,8 @@ impl Slabs {
             "a slab has 2^order pages, or those of its one object",
         )?;
         let mut all = Walked::default();
-        for (index, node) in self.nodes().iter().enumerate() {
-            let lists = node.lock();
+        for (index, group) in self.used_groups() {
+            let lists = group.lock();
             let walked = lists.check(self.kind(index), u32::MAX)?;
             // A shrink takes empty slabs out before it publishes their number.
             subject.at_least(lists.counted.empty, lists.empty(), "empty slabs are counted")?;

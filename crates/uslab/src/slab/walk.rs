@@ -1,4 +1,4 @@
-//! A walk over the objects in use that holds no lock while the caller looks at one.
+//! A walk over the objects in use, which holds no lock while the caller looks at an object.
 //!
 //! The page map leads the walk: it reads the owner of each page, and so visits the slabs of a cache
 //! in the order of addresses, whatever lists they stand in. It copies 64 bits of a slab's bitmap at
@@ -49,10 +49,10 @@ impl Slabs {
     /// The objects of one word of the bitmap that are in use and pass `is_live`; `None` if the slab
     /// is none of these slabs any more.
     fn live_of_word(&self, slab: Slab, word: usize, is_live: impl Fn(*mut u8) -> bool) -> Option<u64> {
-        // As in `place`: whether the slab is still here is certain only under its node's lock.
-        let node = slab.node();
-        let _lists = self.nodes().get(node)?.lock();
-        if !self.owns(slab.0) || slab.node() != node {
+        // As in `place`: whether the slab is still here is certain only under its group's lock.
+        let group = slab.group();
+        let _lists = self.used_group(group)?.lock();
+        if !self.owns(slab.0) || slab.group() != group {
             return None;
         }
         let objects = (self.geometry.objects - word * 64).min(64);

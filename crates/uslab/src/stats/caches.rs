@@ -59,11 +59,11 @@ pub struct CacheStats {
     pub grows: u64,
     /// Slabs given back to it.
     pub shrinks: u64,
-    /// Allocations that failed for want of memory.
+    /// Allocations that failed for lack of memory.
     pub failures: u64,
     /// Objects that CPUs of other nodes gave back to the barns and slabs of the objects' own node.
     pub home_objects: u64,
-    /// The sheaves by which the barns got theirs, whole.
+    /// The whole sheaves by which barns got such objects.
     pub home_sheaves: u64,
 }
 

@@ -8,7 +8,7 @@ use core::fmt::{self, Write};
 /// scraper labels its targets.
 ///
 /// Caches and shrinkers that share a name differ by the label `id`. The function allocates nothing,
-/// and takes the locks that all of this module take. Not for signal handlers.
+/// and takes the locks that all functions of this module take. Not for signal handlers.
 ///
 /// A program that already uses the crate `metrics` or `prometheus-client` takes `Publisher` or
 /// `Collector` instead, behind the features of those names.

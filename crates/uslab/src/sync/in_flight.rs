@@ -1,4 +1,4 @@
-//! Memory in flight: taken from where a search would find it, and not yet where it is going.
+//! Memory in flight: a thread has taken it out of one place, and not yet put it into the next.
 //!
 //! ```text
 //!   drain    slots ──▶ in flight ──barrier──▶ slabs      Search::begin() … nothing free … search.missed()

@@ -9,8 +9,8 @@
 //!
 //! **An entry without a mark is as it was made**, and stays so while a thread holds the lock under
 //! which marks are set. So a fork, which holds it until the memory is copied, leaves these entries
-//! alone. It saves more than the visits: each lock that a fork releases is a write to a page that
-//! parent and child share by then, and the kernel copies that page.
+//! alone. This saves more than the visits: to release a lock, a fork writes to a page that parent
+//! and child share by then, and the kernel copies that page.
 //!
 //! A thread that finds its mark set takes no lock, and writes nothing. Marks are never cleared, so
 //! the word is written at most 64 times.
@@ -33,6 +33,11 @@ impl Marks {
     pub const fn none(entries: usize) -> Marks {
         let shift = entries.div_ceil(u64::BITS as usize).next_power_of_two().trailing_zeros();
         Marks { bits: AtomicU64::new(0), entries: entries as u32, shift }
+    }
+
+    /// A table of one entry, which is marked.
+    pub const fn of_one() -> Marks {
+        Marks { bits: AtomicU64::new(1), entries: 1, shift: 0 }
     }
 
     /// The bit of entry `index`, modulo their number.

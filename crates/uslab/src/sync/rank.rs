@@ -29,9 +29,11 @@ pub enum Rank {
     Slot,
     /// The barn of one cache and group of CPUs.
     Barn,
+    /// The marks of the groups whose slab lists are used.
+    ListMarks,
     /// The lists of a private heap's large objects.
     Heap,
-    /// The slab lists of one cache and node.
+    /// The slab lists of one cache and group of CPUs.
     SlabLists,
     /// The marks of the CPUs whose page lists are used.
     PageMarks,

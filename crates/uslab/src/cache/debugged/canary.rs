@@ -5,10 +5,10 @@
 //!                                       ▲ the program's pointer
 //! ```
 //!
-//! The bytes follow from the object's address and keys that the process chose at random. So a
-//! program that forges an overflow must know those of this place. The first byte behind the object
-//! is never 0, so a string that is one byte too long changes it. A free fills them with zeroes:
-//! they are shown to no later owner.
+//! The bytes follow from the object's address and keys that the process chose at random. So an
+//! attacker who forges an overflow must know the bytes of this very object. The first byte behind
+//! the object is never 0, so a string that is one byte too long changes it. A free fills the canary
+//! behind the object with zeroes, so no later owner can read it.
 
 use super::Debug;
 use super::bytes::fill;

@@ -12,13 +12,13 @@
 //!  │ state  │ thread, CPU, time, stack    │ 16 or more│ poison when free│ to the next object   │
 //! ```
 //!
-//! The distance from the object's start to the program's pointer is a multiple of the alignment.
-//! So debugged objects have every alignment that they have otherwise. The page map leads `free` to
-//! the cache, and the cache's layout to the object around a pointer.
+//! The distance from the object's start to the program's pointer is a multiple of the alignment. So
+//! debugged objects are aligned as they are without debugging. The page map leads `free` to the
+//! cache, and the cache's layout to the object around a pointer.
 //!
 //! Plain objects ([`plain`]), and so all hardened ones, are packed. The record of 8 bytes lies
-//! right before the program's pointer, in the last bytes of the alignment. The object goes on
-//! behind its stride by the bytes before the record:
+//! right before the program's pointer, in the last bytes of the alignment. The bytes of the
+//! alignment before the record are the end of the object before:
 //!
 //! ```text
 //!  object of the slab    pointer of the program          next object of the slab
@@ -27,10 +27,10 @@
 //!  0                  align - 8                          stride         stride + align - 8
 //! ```
 //!
-//! So a hardened object takes 16 bytes more. Classes of `malloc` promise no more than 16 bytes of
-//! alignment then, and have other caches for more. A slab leaves bytes at its end for its last
-//! object. No page of it goes back while the object before it uses its first bytes: slabs with a
-//! constructor, as those of debugged objects, are resident as a whole.
+//! So a hardened object takes 16 bytes more. Classes of `malloc` then promise at most 16 bytes of
+//! alignment, and have other caches for more. A slab leaves bytes at its end for its last object.
+//! No page goes back while an object of the page before extends into it: slabs with a constructor,
+//! which debugged objects have, are resident as a whole.
 //!
 //! | byte | place | |
 //! |---|---|---|

@@ -8,11 +8,11 @@
 //!
 //! A free needs an atomic exchange, since another thread may free the same object by mistake. An
 //! allocation needs none: the object came out of a sheaf, so no other thread allocates or frees it.
-//! Other threads change its record in one case: a walk looks at a free object (`walk.rs`), and
-//! gives its finding up where an allocation has replaced the record meanwhile.
+//! Other threads change its record in one case: a walk looks at a free object (`walk.rs`). It drops
+//! its finding if an allocation has replaced the record meanwhile.
 //!
-//! Every difference leads to the long way of [`super::alloc`] and [`super::free`], which find it
-//! again and report it.
+//! If a check fails, the call goes to [`super::alloc`] or [`super::free`], which repeat the check
+//! and report the fault.
 
 use super::bytes::{fill, not_zero};
 use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, Request, Word};

@@ -5,9 +5,10 @@
 //!   frees of a CPU ─▶ 64 places from a random one on ─▶ 64 from another one on ─▶ …
 //! ```
 //!
-//! So an object is used again after a random number of frees: as many as there are places, in the
-//! mean. Objects that are freed together leave together, in random order within 16 places, and lie
-//! together when they are used again: each at a random place would cost the program more misses.
+//! So an object is used again after a random number of frees: on average as many as there are
+//! places. Objects that are freed together leave together, in random order within 16 places, and
+//! lie together when they are used again. With a random place for each, the program would have more
+//! cache misses.
 //!
 //! The size classes of `malloc` share two arrays. A cache of the program has one of its own: the
 //! program may destroy it while other caches' frees are under way. Objects of n bytes take the

@@ -1,17 +1,18 @@
 //! Walks over all objects of a debugged cache: checks on request, and objects left at the end.
 //!
-//! A walk only reads, and takes an object only where it looks faulty. A free object of a plain
-//! cache is not taken even then, because the thread that allocates it does not ask (`plain.rs`):
+//! A walk only reads, and takes an object only if it looks faulty. It never takes a free object of
+//! a plain cache, because an allocation there does not check whether the object is taken
+//! (`plain.rs`):
 //!
 //! ```text
 //!   walk        free ─▶ looked at ─ read ─ still looked at? ─▶ free: what was read holds
 //!   allocation  free?         ─▶ busy ─ canary ─▶ in use              no: it is given up
 //! ```
 //!
-//! An allocation that reads *looked at* waits. One that had read *free* before replaces the record,
-//! and the walk finds that by its exchange back. One walk looks at a time, so that it finds its own
-//! mark alone. The allocation writes to the object after its first store, and so does the program,
-//! so bytes that the walk read before its exchange succeeded are of a free object.
+//! An allocation that reads *looked at* waits. One that had read *free* before replaces the record;
+//! the walk's exchange back to *free* then fails. One walk looks at a time, so the mark that it
+//! finds is its own. Allocation and program write to the object only after the record changes. So
+//! if the exchange succeeds, the bytes that the walk read before it are those of a free object.
 
 use super::object::{FREE, LIVE, LOOKED_AT, NEVER, Object, ZONE_FREE, ZONE_USED};
 use super::record::key;

@@ -1,4 +1,4 @@
-//! Late debugging: that of a cache which is switched on while the program runs.
+//! Late debugging: debugging of a cache that begins while the program runs.
 //!
 //! ```text
 //!   USLAB_DEBUG, flags   layout with record and zones, from the first object on     F Z P U T

@@ -1,12 +1,12 @@
 //! The users of objects without a record of their own: a table of fixed size, by address.
 //!
-//! An object has one place, by a hash of its address. Another object with the same place takes it
-//! over, so the table forgets the older one. It keeps the history of the objects that were used
-//! last, in bounded memory.
+//! An object has one place, by a hash of its address. Another object with the same hash takes over
+//! the place, and the table forgets the older one. So the table keeps the history of the objects
+//! that were used last, in bounded memory.
 //!
-//! A thread locks a place while it works on it. A thread that finds it locked gives up: the place
-//! is about to belong to another object. The address is zero meanwhile, so that in a fork child,
-//! where the lock stays for ever, the place shows nothing.
+//! A thread locks a place while it works on it. A thread that finds the place locked gives up: the
+//! place is about to belong to another object. The address is zero meanwhile, so that in a fork
+//! child, where the lock stays for ever, the place shows nothing.
 
 use crate::cache::debugged::{Track, User};
 use crate::os;

@@ -50,7 +50,7 @@ const MAX_SLOTS: usize = 1 << 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Milliseconds from one sample to the next, in the mean. 0 samples every allocation that takes
+    /// Milliseconds from one sample to the next, on average. 0 samples every allocation that takes
     /// the slow path; with `USLAB_GUARD=all` these are all.
     pub interval_ms: u64,
     /// Slots of each of two kinds: for objects of up to 1 KiB, and for larger ones. 0 is the

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   other threads stop ──▶ roots ──▶ objects that they lead to ──▶ objects that these lead to …
-//!   the rest has leaked ──▶ heads: no other leaked object leads to them, but in a circle
+//!   the rest has leaked ──▶ heads: no other leaked object leads to them, but in a cycle
 //!                       ──▶ groups by the stack of the allocation ──▶ suppressions ──▶ reports
 //! ```
 //!
@@ -41,8 +41,7 @@ const EXIT_STATUS: i32 = 23;
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Leaks {
-    /// Objects that no pointer leads to, or only those of a circle of such objects, of which one
-    /// counts.
+    /// Objects that no pointer leads to. Of a cycle of leaked objects one counts.
     pub objects: usize,
     /// The bytes that the program asked for, for these.
     pub bytes: usize,

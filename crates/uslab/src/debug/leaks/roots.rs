@@ -5,7 +5,7 @@
 //!                                               mmap, of other allocators, of private heaps
 //!   but not   the heap's tracked objects, the search's own memory, the unused parts of stacks,
 //!             and the library's tables, of which it searches those of shrinkers
-//!   registers of the threads that were stopped; those of the caller stand on its stack
+//!   registers of the stopped threads; the caller's own registers stand on its stack
 //! ```
 //!
 //! LeakSanitizer searches globals, stacks and registers alone. A program that keeps pointers in

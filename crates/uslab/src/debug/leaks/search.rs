@@ -337,7 +337,7 @@ fn each_unreached(marker: &mut Marker<'_>, mut visit: impl FnMut(&mut Marker<'_>
     });
 }
 
-/// Finds the leaked objects that no other one leads to, and of each circle that no object outside
+/// Finds the leaked objects that no other one leads to, and of each cycle that no object outside
 /// leads to, one. Writes them to `found`, and the stacks of all leaked objects to `stacks`. Returns
 /// how many.
 ///

@@ -1,14 +1,14 @@
-//! The unused parts of stacks: what calls that returned left there would hide leaks.
+//! The unused parts of stacks: words that finished calls left there would hide leaks.
 //!
 //! ```text
 //!   stack of a thread:   │ guard │ unused │ frames │ TLS │ descriptor of the C library │
 //!                        ▲ block          ▲ stack pointer                              ▲ block + bytes
 //! ```
 //!
-//! A stack is left out as far as its bounds are certain. The kernel names that of the first thread.
-//! That of another thread is known by glibc's descriptor, which states the block; the fields are
-//! recognised by their values. The whole stack of a thread that has ended is unused: glibc keeps it
-//! for the next thread. Any other stack is searched whole.
+//! The search leaves out the unused part of a stack only where the bounds are certain. The kernel
+//! names the bounds of the first thread's stack. For another thread, glibc's thread descriptor
+//! states the block; the search recognises its fields by their values. The whole stack of a thread
+//! that has ended is unused: glibc keeps it for the next thread. Any other stack is searched whole.
 
 use crate::os::maps::Mapping;
 use crate::os::own_memory::OwnMemory;

@@ -58,8 +58,8 @@ pub(super) enum Kind {
 /// Bytes until the next sample, by CPU; 0 where none was drawn.
 static COUNTDOWNS: [CachePadded<AtomicU64>; 64] = [const { CachePadded(AtomicU64::new(0)) }; 64];
 
-/// Starts sampling, one allocation in `period_bytes` bytes in the mean, or changes the period; 0 is
-/// the default. False without memory. The caller holds no lock.
+/// Starts sampling, about one allocation in `period_bytes` bytes, or changes the period; 0 is the
+/// default. False without memory. The caller holds no lock.
 pub(crate) fn start(period_bytes: usize) -> bool {
     let _errno = os::errno::Preserved::new();
     let period_bytes = if period_bytes == 0 { PROFILE_PERIOD_BYTES } else { period_bytes as u64 };

@@ -1,7 +1,7 @@
 //! Several runs under one hold of the lock: what a CPU's page lists take and give at a time.
 //!
-//! A chunk leaves its list and comes back once for all of its runs in a batch. That is most of what
-//! a run costs.
+//! A chunk leaves its list and comes back once for all of its runs in a batch. These two steps are
+//! most of the cost of a run.
 
 use super::{Buddy, nodes};
 use crate::os::invariant::invariant;

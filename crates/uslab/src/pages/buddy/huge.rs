@@ -4,9 +4,9 @@
 //! a program that fills them saves 511 page faults and most misses of the TLB. All pages of such a
 //! chunk count as held.
 //!
-//! A purge of part of a chunk splits its huge page for good. So purges take other pages first, and
-//! leave a fortieth of what the process holds in such chunks as long as memory is not wanted; and
-//! single pages inside slabs.
+//! A purge of part of a chunk splits its huge page for good. So a purge takes other pages first. As
+//! long as memory is not wanted, it leaves free memory in such chunks, up to a fortieth of what the
+//! process holds, and does not split a huge page for a single page inside a slab.
 
 use super::{Buddy, EMPTY_LEVEL, PINNED_LEVEL, arena};
 use crate::os;

@@ -5,13 +5,13 @@
 //!   policies  interleaved │ bound to node 0 │ bound to node 1 │ …     made with the first policy
 //! ```
 //!
-//! A chunk without memory serves any home. With its first page it gets that home, and the kernel
-//! learns its policy before a thread touches the page. Once the chunk is wholly free and
+//! A chunk without memory serves any home. The first allocation from it gives it a home, and tells
+//! the kernel the policy before a thread touches the page. Once the chunk is wholly free and
 //! without memory, the kernel forgets the policy, so that the mapping joins its neighbours again.
 //!
 //! Pages of a chunk with a policy must never serve another home while the chunk has memory. So they
-//! stay out of the CPUs' page lists, out of large runs and out of runs that grow in place. A node's
-//! memory may serve another node's CPU, when there is no other.
+//! stay out of the CPUs' page lists, out of large runs and out of runs that grow in place. Memory
+//! of a node without a policy may serve another node's CPU, if there is no other.
 
 use super::{Buddy, LEVELS, ORDERS, PINNED_LEVEL};
 use crate::os;

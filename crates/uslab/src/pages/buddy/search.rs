@@ -1,8 +1,8 @@
 //! Which wholly free chunks serve, and which are purged.
 //!
-//! A single chunk is the lowest one, and a run of several takes the shortest row with room. A purge
-//! starts from the highest chunk. So long rows stay whole for large runs, and the chunks that serve
-//! next still have their memory.
+//! An allocation of one chunk takes the lowest, and a run of several chunks the shortest row with
+//! room. A purge starts from the highest chunk. So long rows stay whole for large runs, and the
+//! chunks that serve next still have their memory.
 
 use super::nodes::{self, NodeLists};
 use super::whole::{self, Index};

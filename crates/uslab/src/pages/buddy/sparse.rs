@@ -1,4 +1,4 @@
-//! Sparse runs: runs of which only some pages are charged. Each chunk counts the others.
+//! Sparse runs: runs of which only some pages are charged. Each chunk counts the uncharged pages.
 
 use super::{Buddy, arena};
 use crate::os::corruption::is_whole;

@@ -6,9 +6,9 @@
 //!   search    one turn of the ring ─▶ capacities of idle caches halved ─▶ one barrier for all
 //! ```
 //!
-//! A cache without a miss since it was last asked counts as idle. A search asks each cache once:
-//! at a second question right after the first, busy caches would seem idle, too. It ends when the
-//! wanted bytes are free, or when the drain has no place for the sheaves of one more cache.
+//! A cache without a miss since the last search asked it counts as idle. A search asks each cache
+//! once: asked twice in a row, busy caches would seem idle, too. The search ends when the wanted
+//! bytes are free, or when the drain has no place for the sheaves of one more cache.
 
 use super::{KINDS, Kind, Level, RINGS, Ring, had_misses};
 use crate::os;

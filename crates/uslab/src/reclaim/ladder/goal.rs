@@ -1,4 +1,4 @@
-//! The goals of passes, and the terms of each.
+//! The goals of passes: when a pass has done enough, and the terms on which it works.
 //!
 //! ```text
 //!   Given      bytes that went to the system          reclaim(bytes)

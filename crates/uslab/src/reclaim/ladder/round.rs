@@ -13,20 +13,20 @@ pub const BUDGET_NS: u64 = 20_000_000;
 
 /// Rounds beyond priority 0. Each halves the worth of entries, and in the last one entries are
 /// worth nothing: an allocation fails only after everything went.
-pub const MAX_URGES: u32 = 24;
+pub const ROUNDS_BEYOND: u32 = 24;
 
 /// Number of halvings that reduces any weight to the least one.
 const ALL_HALVINGS: u32 = u64::BITS - 1;
 
 /// Upper bound on the rounds: priorities 12 to 0, and the rounds beyond.
-pub const MAX_ROUNDS: u32 = LIGHTEST + MAX_URGES + 1;
+pub const MAX_ROUNDS: u32 = LIGHTEST + ROUNDS_BEYOND + 1;
 
 /// The amount that a round asks for.
 #[derive(Clone, Copy)]
 pub struct Pressure {
     pub priority: u32,
     /// The number of times that the round halves the worth of entries.
-    pub urge: u32,
+    pub halvings: u32,
     /// The part of the resulting share that the round asks for, in 4096ths.
     pub part: u64,
 }
@@ -36,7 +36,7 @@ impl Pressure {
     pub fn of(round: u32) -> Pressure {
         Pressure {
             priority: LIGHTEST.saturating_sub(round),
-            urge: if round + 1 < MAX_ROUNDS { round.saturating_sub(LIGHTEST) } else { ALL_HALVINGS },
+            halvings: if round + 1 < MAX_ROUNDS { round.saturating_sub(LIGHTEST) } else { ALL_HALVINGS },
             part: WHOLE,
         }
     }
@@ -66,7 +66,7 @@ pub fn look<W: World>(world: &W, pressure: Pressure, left_out: &LeftOut<W::Shrin
     let mut sum = Prospect::default();
     sum.has_passed_over = visit_all(world, left_out, |_, mut visit| {
         let freeable = visit.count(pressure.priority);
-        let weight = visit.weight(freeable).halved(pressure.urge);
+        let weight = visit.weight(freeable).halved(pressure.halvings);
         sum.freeable = sum.freeable.saturating_add(freeable);
         sum.expected = sum.expected.saturating_add(expected(freeable, pressure.priority, weight));
     });
@@ -108,7 +108,7 @@ fn visit_all<'w, W: World>(
 /// Asks one shrinker for its share, lot by lot.
 fn shrink_one<W: World>(world: &W, mut visit: W::Visit<'_>, pressure: Pressure, end_ns: u64) -> usize {
     let freeable = visit.count(pressure.priority);
-    let weight = visit.weight(freeable).halved(pressure.urge);
+    let weight = visit.weight(freeable).halved(pressure.halvings);
     let batch = visit.batch();
     let mut owed = visit.owed();
     owed = owed.after_part(freeable, pressure.priority, weight, batch, pressure.part);

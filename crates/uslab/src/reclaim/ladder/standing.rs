@@ -16,7 +16,7 @@ pub const MAX_REPEATS: u32 = 250;
 /// The state of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// Rounds of entries so far: priority 12 and down, then the urges beyond priority 0.
+    /// Rounds of entries so far: priority 12 and down, then the rounds beyond priority 0.
     pub round: u32,
     /// Bytes that the present sweep of free memory still has to release.
     pub sweep_bytes: usize,

@@ -242,11 +242,11 @@ fn only_an_allocation_waits_and_takes_scattered_pages_at_once() {
 
 #[test]
 fn rounds_go_through_the_priorities_and_end_with_everything() {
-    let of = |round| (Pressure::of(round).priority, Pressure::of(round).urge);
+    let of = |round| (Pressure::of(round).priority, Pressure::of(round).halvings);
     assert_eq!([0, 1, 12, 13].map(of), [(12, 0), (11, 0), (0, 0), (0, 1)]);
     let last = Pressure::of(MAX_ROUNDS - 1);
-    let dearest = Weight::of_seeks(u32::MAX).halved(last.urge);
+    let dearest = Weight::of_seeks(u32::MAX).halved(last.halvings);
     assert_eq!(expected(1000, last.priority, dearest), 1000);
-    let before = Weight::of_seeks(u32::MAX).halved(Pressure::of(MAX_ROUNDS - 2).urge);
+    let before = Weight::of_seeks(u32::MAX).halved(Pressure::of(MAX_ROUNDS - 2).halvings);
     assert!(expected(1000, 0, before) < 1000, "so that the last round is needed");
 }

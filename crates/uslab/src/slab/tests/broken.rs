@@ -21,7 +21,7 @@ fn half_free() -> (&'static Slabs, Slab) {
 /// Returns the violation that a check reports after `break_it`, which runs under the lists' lock.
 fn found(break_it: impl FnOnce(&Slabs, &mut Lists, Slab)) -> Invalid {
     let (slabs, slab) = half_free();
-    break_it(slabs, &mut slabs.nodes()[0].lock(), slab);
+    break_it(slabs, &mut slabs.groups()[0].lock(), slab);
     slabs.check().expect_err("the check finds it")
 }
 
@@ -29,7 +29,7 @@ fn found(break_it: impl FnOnce(&Slabs, &mut Lists, Slab)) -> Invalid {
 fn found_links(break_it: impl FnOnce(Slab)) -> Invalid {
     let (slabs, slab) = half_free();
     break_it(slab);
-    slabs.nodes()[0].lock().check_links(slab, List::Partial).expect_err("the check finds it")
+    slabs.groups()[0].lock().check_links(slab, List::Partial).expect_err("the check finds it")
 }
 
 fn head(slab: Slab) -> &'static mut crate::slab::one::Head {
@@ -77,8 +77,8 @@ fn a_slab_in_the_wrong_list_is_found() {
     assert_eq!(invalid.invariant, "a slab has as many free objects as its list says, or more");
     let invalid = found(|_, _, slab| head(slab).list = List::Full as u8);
     assert_eq!(invalid.invariant, "a slab knows the list that it stands in");
-    let invalid = found(|_, _, slab| head(slab).node.store(1, Relaxed));
-    assert_eq!(invalid.invariant, "a slab stands in the lists of its node");
+    let invalid = found(|_, _, slab| head(slab).group.store(1, Relaxed));
+    assert_eq!(invalid.invariant, "a slab stands in the lists of its group");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_target_below_its_floor_is_found() {
 fn a_slab_is_released_complete_and_in_no_list() {
     let (slabs, slab) = half_free();
     assert_eq!(slabs.check_released(slab).unwrap_err().invariant, "a released slab stands in no list");
-    slabs.nodes()[0].lock().place(slab, List::None, End::Last);
+    slabs.groups()[0].lock().place(slab, List::None, End::Last);
     assert_eq!(slabs.check_released(slab).unwrap_err().invariant, "a released slab's count is complete");
     slab.count().store(slabs.geometry().objects as i32, Plain);
     assert_eq!(slabs.check_released(slab).unwrap_err().invariant, "a released slab's bits are all set");

@@ -237,13 +237,13 @@ fn at_a_limit_charged_pages_serve_object_by_object() {
     slabs.purge_all_inside();
     assert_eq!(charged(slabs), 2, "five objects of which the last lies on a page with room for three");
     let mut out = [core::ptr::null_mut(); 5];
-    assert_eq!(slabs.take_charged(&mut slabs.nodes()[0].lock(), &mut out), 3);
+    assert_eq!(slabs.take_charged(&mut slabs.groups()[0].lock(), &mut out), 3);
     out[2..].sort_unstable();
     assert_eq!(out[2..], objects[5..8]);
     assert_eq!(charged(slabs), 2);
-    let mut node = slabs.nodes()[0].lock();
-    assert_eq!(slabs.take_charged(&mut node, &mut out[..1]), 0, "all charged pages are in use");
-    drop(node);
+    let mut group = slabs.groups()[0].lock();
+    assert_eq!(slabs.take_charged(&mut group, &mut out[..1]), 0, "all charged pages are in use");
+    drop(group);
     assert!(slabs.check().is_ok());
     // Taken without the count of a take.
     slabs.set_taken(8);

@@ -25,7 +25,7 @@ fn a_take_over_many_slabs_leaves_each_in_its_list() {
         assert_eq!(served.iter().collect::<HashSet<_>>().len(), wanted);
         assert!(served.iter().all(|object| !rest.contains(object)));
         assert!(slabs.check().is_ok());
-        assert_eq!(slabs.nodes()[0].lock().slabs_in(List::Taking), 0);
+        assert_eq!(slabs.groups()[0].lock().slabs_in(List::Taking), 0);
         free(slabs, &served);
     }
     assert_eq!(record.slabs.load(Relaxed), before, "free objects serve before new slabs");
@@ -53,7 +53,7 @@ fn a_relist_leaves_a_slab_that_a_take_has() {
     let (slabs, _) = slabs(1000, None);
     let objects = take(slabs, slabs.geometry().objects);
     free(slabs, &objects[..2]);
-    let lists = || slabs.nodes()[0].lock();
+    let lists = || slabs.groups()[0].lock();
     let slab = lists().serving().expect("a partial slab");
     lists().begin_taking(List::Partial, |_| true);
     // Each free crosses a boundary of the lists, the last one to empty.
@@ -77,7 +77,7 @@ fn a_child_places_the_slabs_of_takes_that_it_lost() {
     free(slabs, &objects[..3]);
     slabs.purge_all_inside();
     let slab: Slab = {
-        let mut lists = slabs.nodes()[0].lock();
+        let mut lists = slabs.groups()[0].lock();
         let slab = lists.serving().expect("a slab to grow into");
         lists.begin_taking(List::Filling, |other| other == slab);
         slab
@@ -91,7 +91,7 @@ fn a_child_places_the_slabs_of_takes_that_it_lost() {
     for index in [charged, last] {
         bits[index / 64].fetch_and(!(1 << (index % 64)), Relaxed);
     }
-    let mut lists = slabs.nodes()[0].lock();
+    let mut lists = slabs.groups()[0].lock();
     slabs.end_lost_takes(&mut lists, 0);
     assert_eq!(lists.slabs_in(List::Taking), 0);
     drop(lists);

@@ -1,5 +1,5 @@
-//! `nodes NODES`: objects go home on a machine of so many nodes, CPUs come and go meanwhile, and at
-//! the end the sums agree.
+//! `nodes NODES CHANGES`: objects go home on a machine of so many nodes, CPUs come and go so often
+//! meanwhile, and at the end the sums agree.
 //!
 //! First each node's CPUs allocate, and those of the next node free. After a flush every node
 //! allocates again: no CPU may be handed an object of another node. Then CPUs go offline and come
@@ -29,8 +29,6 @@ const HELD: usize = 48;
 const MAX_HANDED: usize = 20_000;
 const MAX_THREADS: usize = 24;
 const RUN: Duration = Duration::from_secs(8);
-/// On a busy host a change takes seconds.
-const MIN_TOGGLES: usize = 10;
 
 /// One object in so many stays in use, so that no slab goes: it would come back on any node.
 const KEPT: usize = 16;
@@ -44,7 +42,11 @@ unsafe impl Send for Object {}
 unsafe impl Sync for Object {}
 
 fn main() -> ExitCode {
-    let wanted = std::env::args().nth(1).and_then(|number| number.parse().ok());
+    let argument = |at: usize| std::env::args().nth(at).and_then(|number| number.parse().ok());
+    let (wanted, Some(least)) = (argument(1), argument(2)) else {
+        println!("usage: nodes NODES CHANGES");
+        return ExitCode::FAILURE;
+    };
     let cache = CacheBuilder::new("nodes").build_raw(BYTES).expect("there is memory");
     let nodes = uslab::internal::header().nodes.load(Relaxed) as usize;
     if wanted != Some(nodes) {
@@ -52,7 +54,8 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let (freed_away, home, foreign) = go_home(&cache, nodes);
-    let (toggles, doubled) = storm(&cache);
+    eprintln!("{home} of {freed_away} objects that another node freed are home");
+    let (toggles, doubled) = storm(&cache, least);
     let (mut stats, mut left) = (cache.stats().expect("a cache has figures"), 1);
     for _ in 0..100 {
         cache.shrink();
@@ -65,8 +68,9 @@ fn main() -> ExitCode {
         std::thread::sleep(Duration::from_millis(50));
     }
     println!(
-        r#"{{"mode":"{}","nodes":{nodes},"freed_away":{freed_away},"home":{home},"foreign":{foreign},"sent_home":{},"sheaves_home":{},"toggles":{toggles},"doubled":{doubled},"left":{left}}}"#,
+        r#"{{"mode":"{}","nodes":{nodes},"groups":{},"freed_away":{freed_away},"home":{home},"foreign":{foreign},"sent_home":{},"sheaves_home":{},"toggles":{toggles},"least":{least},"doubled":{doubled},"left":{left}}}"#,
         uslab::mode(),
+        uslab::internal::groups(),
         stats.home_objects,
         stats.home_sheaves
     );
@@ -156,20 +160,26 @@ fn go_home(cache: &RawCache, nodes: usize) -> (usize, usize, usize) {
         }
     });
     // A walk flushes all sheaves first, and leaves the slabs.
-    cache.for_each_live(|_| std::ops::ControlFlow::Break(()));
-    let second = on_each_node(nodes, |node, turn| take(freed[node].len(), node, turn));
-    let mut home = 0;
-    for (node, objects) in second.iter().enumerate() {
-        home += objects.iter().filter(|object| were.get(&object.0.addr().get()) == Some(&node)).count();
-        objects.iter().for_each(free);
+    let flush = || cache.for_each_live(|_| std::ops::ControlFlow::Break(()));
+    let is_of = |object: &Object, node: usize| were.get(&object.0.addr().get()) == Some(&node);
+    // Objects in the sheaves of CPUs that the thread left are home as well: the second round takes
+    // them.
+    let (mut home, mut again) = (vec![0; nodes], Vec::new());
+    for _ in 0..2 {
+        flush();
+        let taken = on_each_node(nodes, |node, turn| take(freed[node].len() - home[node], node, turn));
+        for (node, objects) in taken.into_iter().enumerate() {
+            home[node] += objects.iter().filter(|object| is_of(object, node)).count();
+            again.extend(objects);
+        }
     }
-    kept.iter().for_each(free);
-    (were.len(), home, foreign.into_inner())
+    again.iter().chain(&kept).for_each(free);
+    (were.len(), home.iter().sum(), foreign.into_inner())
 }
 
-/// CPUs go and come back while threads allocate and hand objects on. Returns the number of changes,
-/// and how many objects had two owners.
-fn storm(cache: &RawCache) -> (usize, usize) {
+/// CPUs go and come back, at least `least` times, while threads allocate and hand objects on.
+/// Returns the number of changes, and how many objects had two owners.
+fn storm(cache: &RawCache, least: usize) -> (usize, usize) {
     let cpus = cpu::possible_cpus().unwrap_or(1);
     let threads = cpus.clamp(2, MAX_THREADS);
     let (stop, doubled) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -202,7 +212,7 @@ fn storm(cache: &RawCache) -> (usize, usize) {
                 }
             });
         }
-        let toggles = toggle(cpus);
+        let toggles = toggle(cpus, least);
         stop.store(true, Relaxed);
         toggles
     });
@@ -227,14 +237,16 @@ fn is_stamped(object: &Object) -> bool {
     unsafe { object.0.cast::<[usize; 2]>().read_volatile() == [object.1, object.0.addr().get()] }
 }
 
-/// Takes CPUs offline and online in turn, and drains after each; returns the number of changes.
-fn toggle(cpus: usize) -> usize {
+/// Takes CPUs offline and online in turn, at least `least` times, and drains after each fourth;
+/// returns the number of changes. On an emulated machine a change takes seconds to minutes: all
+/// other CPUs wait for it.
+fn toggle(cpus: usize, least: usize) -> usize {
     let begin = Instant::now();
     // Some that did not start with the guest may be offline.
     let is_on = |cpu| std::fs::read_to_string(online_file(cpu)).is_ok_and(|text| text.trim() == "1");
     let mut is_online: Vec<bool> = (0..cpus).map(|cpu| cpu == 0 || is_on(cpu)).collect();
     let (mut toggles, mut tries) = (0, 0);
-    while begin.elapsed() < RUN || toggles < MIN_TOGGLES && tries < 10 * MIN_TOGGLES {
+    while begin.elapsed() < RUN || toggles < least && tries < 10 * least {
         // The first one cannot go. The steps reach every node in turn.
         let cpu = 1 + tries * 5 % (cpus - 1);
         tries += 1;

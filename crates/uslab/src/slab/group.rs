@@ -1,5 +1,5 @@
-//! The slab lists of one node and their lock: the node's own lock, or one that several caches
-//! share.
+//! The slab lists of one group of CPUs ([`crate::os::sharing`]) and their lock: the group's own
+//! lock, or one that several caches share.
 
 use super::lists::Lists;
 use crate::counters::Tally;
@@ -8,16 +8,19 @@ use crate::os::{Guard, Lock};
 use crate::sync::Rank;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The memory of a cache's lists, and their lock.
-pub struct NodeMemory {
-    /// [`super::Slabs::node_bytes`] bytes, aligned to 64.
+pub struct GroupMemory {
+    /// [`super::Slabs::group_bytes`] bytes, aligned to 64.
     pub start: *mut u8,
-    /// Nodes of the machine.
+    /// Groups of CPUs that have lists of their own: all of the machine, or one.
+    pub groups: usize,
+    /// Nodes that have lists of their own: all of the machine, or one.
     pub nodes: usize,
     /// A lock that several caches share, so that a fork has few locks to take. Such caches also
     /// share a record of counters, to which each adds its changes, and they keep no empty slab.
-    /// `None`: the cache has a lock for each node and a record of its own.
+    /// `None`: the cache has a lock for each group and a record of its own.
     pub shared: Option<&'static ListsLock>,
     /// A line of counts for each CPU. Empty where so few threads use the cache that it counts on
     /// one line.
@@ -50,20 +53,24 @@ impl ListsLock {
     }
 }
 
-/// The lists of one node, on their own cache lines.
+/// The lists of one group, on their own cache lines.
 #[repr(align(64))]
-pub(super) struct Node {
+pub(super) struct Group {
     own: ListsLock,
     /// The lock of the lists, if it is not `own`.
     shared: Option<&'static ListsLock>,
+    /// Changes of the lists wait to be published.
+    is_behind: AtomicBool,
+    /// The lists have slabs with free objects. Read only in caches of several groups.
+    has_free: AtomicBool,
     lists: UnsafeCell<Lists>,
 }
 
-/// A node's lists, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(Node { lists });
+/// A group's lists, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(Group { lists });
 
 // SAFETY: threads reach the lists only under the lock.
-unsafe impl Sync for Node {}
+unsafe impl Sync for Group {}
 
 /// Lists whose lock the current thread holds.
 pub(super) struct Guarded<'a> {
@@ -71,10 +78,16 @@ pub(super) struct Guarded<'a> {
     _held: Guard<'a, ()>,
 }
 
-impl Node {
+impl Group {
     /// `lists` behind their own lock, or behind `shared`.
-    pub(super) const fn new(lists: Lists, shared: Option<&'static ListsLock>) -> Node {
-        Node { own: ListsLock::new(), shared, lists: UnsafeCell::new(lists) }
+    pub(super) const fn new(lists: Lists, shared: Option<&'static ListsLock>) -> Group {
+        Group {
+            own: ListsLock::new(),
+            shared,
+            is_behind: AtomicBool::new(false),
+            has_free: AtomicBool::new(false),
+            lists: UnsafeCell::new(lists),
+        }
     }
 
     /// Takes the lock, sleeping if it must.
@@ -85,13 +98,33 @@ impl Node {
         Guarded { lists: unsafe { &mut *self.lists.get() }, _held: held }
     }
 
-    /// Takes the node's own lock for the duration of a fork; a shared one is not this node's to
+    /// Whether changes wait to be published. A hint without the lock.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind.load(Relaxed)
+    }
+
+    /// Notes whether changes wait to be published. The caller holds the lock.
+    pub(super) fn set_behind(&self, is_behind: bool) {
+        set(&self.is_behind, is_behind);
+    }
+
+    /// Whether the lists have slabs with free objects. A hint without the lock.
+    pub(super) fn has_free(&self) -> bool {
+        self.has_free.load(Relaxed)
+    }
+
+    /// Notes whether the lists have slabs with free objects. The caller holds the lock.
+    pub(super) fn set_free(&self, has_free: bool) {
+        set(&self.has_free, has_free);
+    }
+
+    /// Takes the group's own lock for the duration of a fork; a shared one is not this group's to
     /// take.
     pub(super) fn lock_for_fork(&self) {
         self.own.lock_for_fork();
     }
 
-    /// Undoes [`Node::lock_for_fork`]; `child` is true in the child, where `mend` gets the lists
+    /// Undoes [`Group::lock_for_fork`]; `child` is true in the child, where `mend` gets the lists
     /// first.
     pub(super) fn unlock_after_fork(&self, child: bool, mend: impl FnOnce(&mut Lists)) {
         if child {
@@ -99,6 +132,12 @@ impl Node {
             mend(unsafe { &mut *self.lists.get() });
         }
         self.own.unlock_after_fork(child);
+    }
+}
+
+fn set(flag: &AtomicBool, value: bool) {
+    if flag.load(Relaxed) != value {
+        flag.store(value, Relaxed);
     }
 }
 
