@@ -191,6 +191,9 @@ fn storm<P: Pool>(name: &str, pool: P, weather: Weather) {
                     while !stop.load(Relaxed) {
                         worker.step(market);
                         operations += 1;
+                        if operations.is_multiple_of(64) {
+                            machine::end_turn();
+                        }
                     }
                     while let Some(object) = worker.disown() {
                         pool.free(object);

@@ -39,3 +39,11 @@ pub fn crowd() -> usize {
     let cpus = cpus().len();
     (3 * cpus).max(cpus + 4)
 }
+
+/// Lets the next CPU run in a guest whose CPUs QEMU emulates in turn, by one thread.
+///
+/// A turn ends with a `pause`, or after a tenth of a second: an interrupt to 64 busy CPUs would take
+/// seconds.
+pub fn end_turn() {
+    std::hint::spin_loop();
+}

@@ -104,6 +104,14 @@ fn run_on(cpu: usize) -> bool {
     }
 }
 
+/// Lets the next emulated CPU run.
+///
+/// QEMU emulates many CPUs in turn by one thread. A turn ends with a `pause`, or after a tenth of a
+/// second: an interrupt to all CPUs would take seconds where each of them is busy.
+fn end_turn() {
+    std::hint::spin_loop();
+}
+
 /// Runs `work(node)` on a thread for each node, on its CPUs in turn.
 ///
 /// `work` calls its second argument before each step, with the number of the step.
@@ -113,6 +121,9 @@ fn on_each_node<R: Send>(nodes: usize, work: impl Fn(usize, &mut dyn FnMut(usize
         work(node, &mut |turn| {
             if turn.is_multiple_of(500) {
                 assert!(run_on(cpus[turn / 500 % cpus.len()]), "it is online");
+            }
+            if turn.is_multiple_of(50) {
+                end_turn();
             }
         })
     };
@@ -209,6 +220,7 @@ fn storm(cache: &RawCache, least: usize) -> (usize, usize) {
                     }
                     drop(next);
                     std::thread::yield_now();
+                    end_turn();
                 }
             });
         }
