@@ -27,6 +27,8 @@ const BYTES: usize = 192;
 const HELD: usize = 48;
 /// Objects that may wait for a thread, which may get no time on a busy host.
 const MAX_HANDED: usize = 20_000;
+/// With 64 busy CPUs, emulated in turn, one of them needs a minute to go offline.
+const MAX_THREADS: usize = 24;
 const RUN: Duration = Duration::from_secs(8);
 
 /// One object in so many stays in use, so that no slab goes: it would come back on any node.
@@ -191,7 +193,7 @@ fn go_home(cache: &RawCache, nodes: usize) -> (usize, usize, usize) {
 /// Returns the number of changes, and how many objects had two owners.
 fn storm(cache: &RawCache, least: usize) -> (usize, usize) {
     let cpus = cpu::possible_cpus().unwrap_or(1);
-    let threads = cpus.max(2);
+    let threads = cpus.clamp(2, MAX_THREADS);
     let (stop, doubled) = (AtomicBool::new(false), AtomicUsize::new(0));
     let handed: Vec<Mutex<Vec<Object>>> = (0..threads).map(|_| Mutex::new(Vec::new())).collect();
     let toggles = std::thread::scope(|scope| {
