@@ -18,6 +18,7 @@ both_modes!(
     address_space_start => works_in_256_mib,
     in_the_way => |mode| run("in_the_way", &[], mode),
     sparse => |mode| run("sparse", &[], mode),
+    divided => |mode| run("divided", &[], mode),
 );
 
 fn unprivileged_programs_lock_their_memory(mode: Mode) {

@@ -36,4 +36,8 @@ fn known_memory_is_on_the_page(mode: Mode) {
         assert!(page.contains(part), "{part} is missing:\n{page}");
     }
     assert!(!page.contains("NaN"));
+
+    let was = fs::read(&record).expect("a record");
+    let refused = Command::new(command).args(["report", path, "-o", path]).output().expect("started");
+    assert!(!refused.status.success() && fs::read(&record).expect("a record") == was);
 }

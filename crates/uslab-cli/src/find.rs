@@ -6,12 +6,16 @@
 use std::cmp::Reverse;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::failure::{FAILED, Failure, complain};
 use crate::layout::MAX_COPIES;
 use crate::snapdir::Place;
 use crate::snapshot::{self, Snapshot, Trouble};
 use crate::{process, snapdir};
+
+/// The time that a library gets from the creation of its snapshot until it is complete.
+const START: Duration = Duration::from_millis(20);
 
 /// A snapshot that was found.
 pub struct Found {
@@ -90,7 +94,7 @@ pub fn find_open(pid: i32, copy: Option<u32>, writes: bool) -> Result<Found, Fai
 /// The snapshots of all copies of the library in a process, at least one, and where they are.
 fn copies_of(pid: i32, writes: bool) -> Result<(Place, Copies), Failure> {
     let fail = |line: String| Failure::new(FAILED, line);
-    if !process::alive(pid) {
+    if !process::runs(pid) {
         return Err(fail(format!("no such process: {pid}")));
     }
     let places = snapdir::of_process(pid);
@@ -172,7 +176,7 @@ fn listed(places: &[Place]) -> String {
     places.iter().map(|place| place.shown.display().to_string()).collect::<Vec<_>>().join(" or ")
 }
 
-/// Processes that are alive and have a snapshot in this directory.
+/// Processes that run and have a snapshot in this directory.
 pub fn publishing(directory: &Path) -> Vec<(Snapshot, String)> {
     let mut found = publishing_copies(directory);
     found.sort_by_key(|snapshot| (snapshot.pid, Reverse(snapshot.used_bytes), snapshot.copy));
@@ -181,11 +185,15 @@ pub fn publishing(directory: &Path) -> Vec<(Snapshot, String)> {
 }
 
 /// As [`publishing`], with the snapshot of each copy of the library. One that cannot be read is not
-/// silently left out.
+/// silently left out; that of a process that is just starting gets a moment.
 pub fn publishing_copies(directory: &Path) -> Vec<Snapshot> {
     let mut found = Vec::new();
-    for pid in snapdir::pids(directory).into_iter().filter(|&pid| process::alive(pid)) {
-        let copies = copies_in(directory, pid, false);
+    for pid in snapdir::pids(directory).into_iter().filter(|&pid| process::runs(pid)) {
+        let mut copies = copies_in(directory, pid, false);
+        if copies.unread.iter().any(|(.., trouble)| matches!(trouble, Trouble::NotASnapshot)) {
+            std::thread::sleep(START);
+            copies = copies_in(directory, pid, false);
+        }
         complain_of(&copies.unread);
         found.extend(copies.found.into_iter().map(|found| found.snapshot));
     }

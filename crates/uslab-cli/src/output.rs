@@ -221,6 +221,12 @@ fn can_write_in_place(error: ErrorKind) -> bool {
     matches!(error, CrossesDevices | InvalidFilename | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
+/// Whether two names lead to the same file.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino()));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+}
+
 /// Whether [`write`] can be expected to succeed later: the file is no folder, and its folder
 /// exists.
 pub fn check(file: &Path) -> io::Result<()> {

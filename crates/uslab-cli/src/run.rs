@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use crate::args::{Run, Switch};
-use crate::failure::{self, FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, RUN_FAILED, complain};
+use crate::failure::{self, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, RUN_FAILED, complain};
 use crate::find::{Copies, copies_in};
 use crate::layout::MAX_COPIES;
 use crate::snapshot::{Snapshot, Trouble};
@@ -28,6 +28,9 @@ pub fn run(options: &Run) -> Outcome {
     let [name, arguments @ ..] = options.program.as_slice() else {
         return Err(Failure::new(NOT_FOUND, "no program is named"));
     };
+    if let Some(path) = &options.stats_json {
+        output::check(path).map_err(|error| Failure::new(RUN_FAILED, not_written(path, &error)))?;
+    }
     let library = preload::find()?;
     let directory = snapdir::prepare()?;
     snapdir::sweep(&directory);
@@ -128,11 +131,15 @@ fn report(snapshot: &Snapshot, name: &OsStr, status: ExitStatus, options: &Run, 
     if let Some(path) = &options.stats_json
         && let Err(error) = output::write(path, json::process(snapshot, &command).as_bytes())
     {
-        complain(&format!("cannot write {}: {error}", path.display()));
+        complain(&not_written(path, &error));
         // The program's own failure says more than ours.
-        return Ok(if code == 0 { FAILED } else { code });
+        return Ok(if code == 0 { RUN_FAILED } else { code });
     }
     Ok(code)
+}
+
+fn not_written(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", path.display())
 }
 
 fn no_statistics(name: &OsStr, file: &Path, trouble: &Trouble) -> String {

@@ -29,6 +29,12 @@ pub fn report(options: &Report) -> Outcome {
         name.push(".html");
         PathBuf::from(name)
     });
+    for input in [Some(record), options.profile.as_ref()].into_iter().flatten() {
+        if output::is_same(input, &file) {
+            let line = format_args!("the page would replace {}, which it is made of", input.display());
+            return Err(Failure::new(FAILED, line));
+        }
+    }
     let page = page::page(&series, heap.as_ref());
     // The user named the one file; the other lies where other users may have planted a link.
     let written = if options.output.is_some() {

@@ -213,11 +213,6 @@ impl History {
         self.track(id).is_some_and(|track| track.used_at > self.forgotten)
     }
 
-    /// The live bytes of a cache at the first look.
-    pub fn first_live_bytes(&self, id: u32) -> u64 {
-        self.track(id).map_or(0, |track| track.at(self.forgotten).live_bytes)
-    }
-
     /// The lowest live bytes of a cache in the first `count` looks, and in the last `count`.
     pub fn lowest_live_bytes(&self, id: u32, count: usize) -> (u64, u64) {
         let (Some(track), Some(further)) = (self.track(id), (count as u64).checked_sub(1)) else {
@@ -337,7 +332,6 @@ mod tests {
                 let slabs: Vec<u64> = all.iter().map(|look| was(look).slab_bytes).collect();
                 assert_eq!(history.series(id, MAX_POINTS, |held| held.slab_bytes), slabs, "{id} {look}");
                 let live: Vec<u64> = all.iter().map(|look| was(look).live_bytes).collect();
-                assert_eq!(history.first_live_bytes(id), live[0]);
                 for count in [1, live.len() / 4, live.len()].into_iter().filter(|count| *count > 0) {
                     let lowest = |part: &[u64]| part.iter().copied().min().expect("some");
                     let expected = (lowest(&live[..count]), lowest(&live[live.len() - count..]));

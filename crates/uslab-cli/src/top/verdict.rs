@@ -82,7 +82,7 @@ pub fn verdict(history: &History, name: &dyn Fn(u32) -> String) -> Verdict {
     };
     let watched_s = last.at_s - first.at_s;
     let may_judge_growth = watched_s >= MIN_WATCHED_S && looks.len() >= MIN_LOOKS;
-    if may_judge_growth && let Some(found) = of_growth(history, watched_s, name) {
+    if may_judge_growth && let Some(found) = of_growth(history, name) {
         return found;
     }
     // A load that comes and goes leaves free memory for moments.
@@ -103,7 +103,7 @@ pub fn verdict(history: &History, name: &dyn Fn(u32) -> String) -> Verdict {
 }
 
 /// The part that grew most, if its growth is steady.
-fn of_growth(history: &History, watched_s: f64, name: &dyn Fn(u32) -> String) -> Option<Verdict> {
+fn of_growth(history: &History, name: &dyn Fn(u32) -> String) -> Option<Verdict> {
     let looks = history.looks();
     let (then, now) = (looks.first()?.parts.rss, looks.last()?.parts.rss);
     let noise = MIN_GROWTH_BYTES.max(now / MIN_GROWTH_DIVISOR);
@@ -132,7 +132,7 @@ fn of_growth(history: &History, watched_s: f64, name: &dyn Fn(u32) -> String) ->
         _ => None,
     });
     if let Some((growth, cause, what)) = rising.max_by_key(|(growth, ..)| *growth) {
-        let mut reasons = vec![format!("{what} grew by {} in {watched_s:.0} s", bytes(growth))];
+        let mut reasons = vec![format!("{what} grew by {} in {:.0} s", bytes(growth), growth_s(looks))];
         if cause == Cause::Leak {
             reasons.extend(fastest(history, name));
             reasons.push("a cache that still fills looks the same".to_owned());
@@ -246,10 +246,20 @@ fn trend(looks: &[Look], figure: fn(&Look) -> u64, noise: u64) -> Trend {
     }
 }
 
-/// The cache whose live objects grew most.
+/// The time in which a figure that rises steadily grew as [`trend`] finds: from the first look of
+/// the first stretch, which has its lowest value, to the first look of the last stretch.
+fn growth_s(looks: &[Look]) -> f64 {
+    let stretch = looks.len() / STRETCHES;
+    looks[looks.len() - stretch].at_s - looks[looks.len() - stretch * STRETCHES].at_s
+}
+
+/// The cache whose live objects grew most, by its lowest values in the first and the last stretch.
 fn fastest(history: &History, name: &dyn Fn(u32) -> String) -> Option<String> {
-    let growth =
-        |(id, now): (u32, &CachePoint)| (now.live_bytes.saturating_sub(history.first_live_bytes(id)), id);
+    let stretch = history.looks().len() / STRETCHES;
+    let growth = |(id, _): (u32, &CachePoint)| {
+        let (then, now) = history.lowest_live_bytes(id, stretch);
+        (now.saturating_sub(then), id)
+    };
     let (growth, id) = history.caches().map(growth).max()?;
     (growth > 0).then(|| format!("most in {}: {}", name(id), bytes(growth)))
 }
@@ -295,7 +305,8 @@ mod tests {
     fn a_fast_and_a_slow_leak() {
         let fast = judged(120, |look, parts| parts.live += look * MIB);
         assert_eq!(fast.cause, Cause::Leak);
-        assert_eq!(fast.reasons[1], "most in cache 3: 119 MiB");
+        assert_eq!(fast.reasons[0], "live objects grew by 90 MiB in 90 s");
+        assert_eq!(fast.reasons[1], "most in cache 3: 90 MiB");
         assert_eq!(staged(300, |look, parts| parts.live += look * 8 * 1024), Cause::Leak);
     }
 

@@ -247,26 +247,29 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         return None;
     }
     let (new, _) = alloc_plain(size, CHUNK_PAGES.min(16) * PAGE_BYTES, Reclaim::Yes)?;
+    let to = start_of(new)?;
     // SAFETY: both are live runs; the new one is at least as long, and no thread uses its contents.
-    match unsafe { os::memory::move_pages(pointer, new, old) } {
-        Moved::Done => {}
+    let is_old_fresh = match unsafe { os::memory::move_pages(pointer, new, old) } {
+        Moved::Done { is_old_fresh } => is_old_fresh,
         Moved::Refused => {
-            if let Some(to) = start_of(new) {
-                pages::note_replaced(to, old / PAGE_BYTES);
-                free(to, new, Release::PLAIN);
-            }
+            free(to, new, Release::PLAIN);
             return None;
         }
-        // The run stays in use for ever: its addresses have no memory.
-        Moved::Lost => return None,
-    }
-    if let Some(to) = start_of(new) {
-        pages::note_moved(page, to, old / PAGE_BYTES);
-    }
+        // The new run stays in use for ever, since its addresses may belong to another mapping. One
+        // such run is enough: from now on `realloc` copies.
+        Moved::Lost => {
+            MOVES.store(MAX_MOVES, Relaxed);
+            return None;
+        }
+    };
+    pages::note_moved(page, to, old / PAGE_BYTES);
     if pages::clear_owner(page, OWNER) {
         count_object(-1, -((old / PAGE_BYTES) as i64));
-        // The kernel left fresh pages there.
-        pages::free_zeroed(page, old / PAGE_BYTES);
+        if is_old_fresh {
+            pages::free_zeroed(page, old / PAGE_BYTES);
+        } else {
+            pages::free(page, old / PAGE_BYTES, Temperature::Cold);
+        }
     }
     Some(new)
 }

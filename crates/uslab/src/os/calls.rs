@@ -88,8 +88,9 @@ pub fn wait_for(child: libc::pid_t, status: &mut c_int, options: c_int) -> libc:
 }
 
 /// Sleeps while `word` holds `expected`, for `us` microseconds at most if that is given. Private to
-/// the process. May return early.
+/// the process. May return early. `errno` stays: a lock is taken in calls that succeed.
 pub fn futex_wait(word: &AtomicU32, expected: u32, us: Option<u64>) {
+    let _errno = super::errno::Preserved::new();
     let time =
         us.map(|us| libc::timespec { tv_sec: (us / 1_000_000) as _, tv_nsec: (us % 1_000_000 * 1000) as _ });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);

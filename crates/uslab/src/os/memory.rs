@@ -293,41 +293,118 @@ pub unsafe fn populate(start: *mut u8, bytes: usize) {
 /// The result of [`move_pages`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moved {
-    /// The pages are at the new place.
-    Done,
-    /// The pages are where they were. The new place is unchanged, or zeroed.
+    /// The contents are at the new place. The old one is as [`map_at`] maps it, unless that failed.
+    Done { is_old_fresh: bool },
+    /// The contents are where they were. The new place reads as zero.
     Refused,
-    /// The pages are where they were, and no memory is mapped at the new place any more.
+    /// The contents are where they were. The new place may belong to another mapping of the
+    /// process.
     Lost,
 }
 
-/// Moves the pages of `[from, from + bytes)` to `to`, in place of those mapped there. `from` stays
-/// mapped, and reads as zero afterwards.
+/// Moves the contents of `[from, from + bytes)` to `to`, by the pages where the kernel moves them.
+/// Refused for locked pages, because the kernel would unlock those at `from`.
 ///
-/// Refused where the kernel cannot do it (`MREMAP_DONTUNMAP`, Linux 5.7), and for locked pages,
-/// because the kernel would unlock those at `from`; and where `from` is several mappings to the
-/// kernel. Kernels before 6.17 find that out after they removed what was mapped at `to`.
+/// **A piece at a time.** Since Linux 6.17 a move takes several mappings one by one, and leaves
+/// some of them moved when it fails; older kernels refuse several. So each call moves a piece that
+/// is one mapping, and moves all of it or nothing. The library changes the advice of whole pieces
+/// alone, so it divides none meanwhile. What is several mappings is copied, and so is what the
+/// kernel refuses to move (ADR 0065).
 ///
-/// The old range stays mapped throughout, so no other mapping of the process can take its place.
+/// **`from` stays mapped**, so that what was moved can be copied back. At the end it is mapped
+/// anew: a program's advice for the contents moves along, and must not stay behind
+/// (`MADV_WIPEONFORK`).
 ///
 /// # Safety
 /// Both ranges must be whole system pages that the library mapped, not overlap, and nothing may use
 /// the contents of `to`.
 pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // The purge fails for locked memory, and so prevents the move.
     // SAFETY: the caller's promise.
-    if !unsafe { purge(to, page_bytes()) } {
+    if !unsafe { purge(to, bytes) } {
         return Moved::Refused;
     }
-    // SAFETY: as above.
-    if unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to) } != libc::MAP_FAILED {
-        return Moved::Done;
+    let mut done = 0;
+    while done < bytes {
+        let start = from.wrapping_add(done);
+        let piece = (PIECE_BYTES - start.addr() % PIECE_BYTES).min(bytes - done);
+        // SAFETY: the piece lies in both ranges.
+        let is_ours = unsafe { move_piece(start, to.add(done), piece) };
+        if !is_ours {
+            // SAFETY: as above; the pieces before this one are at `to`.
+            unsafe { ptr::copy_nonoverlapping(to, from, done) };
+            return Moved::Lost;
+        }
+        done += piece;
     }
-    // Where the kernel left the place alone, that is taken.
-    match map_at(to as usize, bytes) {
-        Placed::Mapped | Placed::Taken => Moved::Refused,
-        Placed::Refused => Moved::Lost,
+    // SAFETY: the contents are at `to`.
+    Moved::Done { is_old_fresh: unsafe { map_over(from, bytes) } }
+}
+
+/// Bytes whose advice the library changes at once, on a boundary of as many: a chunk.
+const PIECE_BYTES: usize = 2 << 20;
+
+/// Moves or copies a piece. False if `to` may no longer be the library's; nothing has changed at
+/// `from` then.
+///
+/// # Safety
+/// As [`move_pages`]; the piece must not cross a boundary of [`PIECE_BYTES`].
+unsafe fn move_piece(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_one_mapping(from, bytes) {
+            if libc::mremap(from.cast(), bytes, bytes, flags, to) != libc::MAP_FAILED {
+                return true;
+            }
+            // Kernels without MREMAP_DONTUNMAP (before 5.7) changed nothing. Others may have
+            // removed what was mapped at `to`. Where that is taken, they left it alone, or another
+            // thread has it: these look alike.
+            let is_unknown = super::errno::get() == libc::EINVAL;
+            if !is_unknown && map_at(to as usize, bytes) != Placed::Mapped {
+                return false;
+            }
+        }
+        ptr::copy_nonoverlapping(from, to, bytes);
+    }
+    true
+}
+
+/// Whether whole system pages are one mapping to the kernel, which advice, seals and
+/// `userfaultfd` divide.
+///
+/// Asks for one page more, without a move. The kernel refuses several mappings first (`EFAULT`),
+/// and then the growth, because other memory follows (`ENOMEM`).
+///
+/// # Safety
+/// The library must have mapped `[start, start + bytes)`, and the caller must own it.
+unsafe fn is_one_mapping(start: *mut u8, bytes: usize) -> bool {
+    let page = page_bytes();
+    // SAFETY: the caller's promise; the contents stay.
+    if unsafe { libc::mremap(start.cast(), bytes, bytes + page, 0) } == libc::MAP_FAILED {
+        return super::errno::get() == libc::ENOMEM;
+    }
+    // SAFETY: nothing was mapped there before, and no other code knows that it is now.
+    unsafe { unmap(start.add(bytes), page) };
+    true
+}
+
+/// Maps zeroed memory, as [`map_at`] does, in place of what is mapped there. False, with the
+/// contents unchanged, if the system refuses.
+///
+/// # Safety
+/// The library must have mapped `[start, start + bytes)`, whole system pages, and nothing may use
+/// the contents.
+unsafe fn map_over(start: *mut u8, bytes: usize) -> bool {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the caller's promise; as for the advice, see `map_at`.
+    unsafe {
+        let is_mapped = libc::mmap(start.cast(), bytes, access, flags, -1, 0) != libc::MAP_FAILED;
+        if is_mapped {
+            libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE);
+        }
+        is_mapped
     }
 }
 

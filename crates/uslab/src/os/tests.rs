@@ -149,34 +149,41 @@ fn locked_pages_stay_unless_purge_locked_is_called() {
     }
 }
 
-#[test]
-fn moved_pages_keep_their_contents_and_leave_zeroes() {
-    let page = memory::page_bytes();
-    let start = mapped(8 * page);
+/// Moves pages between the halves of a range, after `advise` of the first half.
+fn move_half(page: usize, pages: usize, advise: impl Fn(*mut u8)) {
+    let start = mapped(2 * pages * page);
+    let each = |half: usize, work: &dyn Fn(*mut u8)| {
+        (half * pages..(half + 1) * pages).for_each(|n| work(start.wrapping_add(n * page)));
+    };
     // SAFETY: this test alone uses the range; the two halves do not overlap.
     unsafe {
-        start.write(7);
-        assert_eq!(memory::move_pages(start, start.add(4 * page), 4 * page), Moved::Done);
-        assert_eq!((start.read(), start.add(4 * page).read()), (0, 7));
-        memory::unmap(start, 8 * page);
+        advise(start);
+        each(0, &|page| page.write(7));
+        each(1, &|page| page.write(8));
+        let moved = memory::move_pages(start, start.add(pages * page), pages * page);
+        assert_eq!(moved, Moved::Done { is_old_fresh: true });
+        each(0, &|page| assert_eq!(page.read(), 0));
+        each(1, &|page| assert_eq!(page.read(), 7));
+        memory::unmap(start, 2 * pages * page);
     }
 }
 
 #[test]
-fn pages_of_two_mappings_stay_and_their_new_place_is_mapped() {
+fn moved_pages_keep_their_contents_and_leave_zeroes() {
+    move_half(memory::page_bytes(), 4, |_| {});
+    // Beyond the pieces of which each is moved by a call of its own.
+    move_half(1 << 20, 9, |_| {});
+}
+
+#[test]
+fn pages_of_several_mappings_are_moved() {
     let page = memory::page_bytes();
-    let start = mapped(8 * page);
-    // SAFETY: this test alone uses the range; the two halves do not overlap.
-    unsafe {
-        // To the kernel the first half is two mappings from here on.
+    // SAFETY: advice about forks, for pages of this test.
+    let divide = |start: *mut u8| unsafe {
         assert_eq!(libc::madvise(start.add(2 * page).cast(), 2 * page, libc::MADV_DONTFORK), 0);
-        start.write(7);
-        if memory::move_pages(start, start.add(4 * page), 4 * page) == Moved::Refused {
-            assert_eq!(start.read(), 7);
-            (4..8).for_each(|n| start.add(n * page).write(1));
-        }
-        memory::unmap(start, 8 * page);
-    }
+    };
+    move_half(page, 5, divide);
+    move_half(1 << 20, 9, divide);
 }
 
 #[test]

@@ -150,8 +150,8 @@ pub fn check_sums() -> Checked {
     buddy::valid::check_sums()
 }
 
-/// Notes that the kernel moved the pages of the run `from` onto the run `to`, and with them the
-/// advice about huge pages. The caller owns both runs.
+/// Notes that the kernel moved pages of the run `from` onto the run `to`, and with them the advice
+/// about huge pages. The caller owns both runs.
 pub fn note_moved(from: PageIndex, to: PageIndex, pages: usize) {
     buddy::lock().note_moved(to, pages);
     let (first, last) = (from.0 as usize, from.0 as usize + pages - 1);
@@ -161,12 +161,6 @@ pub fn note_moved(from: PageIndex, to: PageIndex, pages: usize) {
             buddy::revoke(index);
         }
     }
-}
-
-/// Notes that the kernel may have replaced the mapping of a run by a new one, without advice about
-/// huge pages. The caller owns the run.
-pub fn note_replaced(first: PageIndex, pages: usize) {
-    buddy::lock().note_moved(first, pages);
 }
 
 /// Notes a fork that takes no locks: the process has no other thread that works.

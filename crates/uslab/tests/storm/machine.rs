@@ -42,8 +42,8 @@ pub fn crowd() -> usize {
 
 /// Lets the next CPU run in a guest whose CPUs QEMU emulates in turn, by one thread.
 ///
-/// A turn ends with a `pause`, or after a tenth of a second: an interrupt to 64 busy CPUs would take
-/// seconds.
+/// A turn ends with a `pause`, or after a tenth of a second: an interrupt to 64 busy CPUs would
+/// take seconds.
 pub fn end_turn() {
     std::hint::spin_loop();
 }
