@@ -274,7 +274,7 @@ pub const VARIABLES: [Variable; 26] = [
         name: PRESSURE,
         read_by: "the library",
         values: "`auto`, `off`, or a list of `systemd`, `psi`, `cgroup`",
-        default: "`auto`: all",
+        default: "all, once the program has a shrinker",
         doc: "The [pressure sources](pressure.md) that are watched.",
         is_harmless: true,
     },
