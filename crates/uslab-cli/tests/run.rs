@@ -105,7 +105,7 @@ fn statistics_can_be_json() {
     let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&value["caches"][0]["name"], &value["finished"]), (&"fake-64".into(), &true.into()));
     let (code, _, err) = outcome(&mut sandbox.uslab(&["run", "--stats-json", "/nonexistent/x", "true"]));
-    assert_eq!(code, 1);
+    assert_eq!(code, 125, "it does not start the program");
     assert!(err.contains("cannot write /nonexistent/x"), "{err}");
 }
 
