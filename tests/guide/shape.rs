@@ -4,9 +4,9 @@
 const UNITS: [&str; 18] =
     ["B", "KiB", "MiB", "GiB", "kB", "K", "M", "G", "k", "%", "ns", "us", "µs", "ms", "s", "KB", "MB", "GB"];
 
-/// The line with `N` in place of each number with its unit, and of a lone dash, and with single
-/// spaces. Of a sum the first part stays. A number is a run of digits, points, commas and, behind
-/// `0x`, hexadecimal digits.
+/// The line with `N` in place of each number with its sign and unit, and of a lone dash, and with
+/// single spaces. Of a sum the first part stays. A number is a run of digits, points, commas and,
+/// behind `0x`, hexadecimal digits.
 pub fn shape(line: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     for word in line.split_whitespace().take_while(|word| *word != "+") {
@@ -14,7 +14,8 @@ pub fn shape(line: &str) -> String {
             "-" => "N".into(),
             // A machine without sequences.
             "locked" => "rseq".into(),
-            _ => numbers(word),
+            // A rate, for which a process that stands still has a dash.
+            _ => numbers(word.strip_prefix('+').unwrap_or(word)),
         };
         // `3.5 MiB` is one number.
         match out.last() {
