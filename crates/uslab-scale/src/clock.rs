@@ -19,6 +19,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 ///
 /// # Safety
 /// `time` must be a valid place to write to.
+// SAFETY: the C library's name and type; this one takes its place on purpose.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
     static REAL: OnceLock<Option<Function>> = OnceLock::new();

@@ -14,6 +14,7 @@ use uslab::internal::background;
 
 /// Memory that was freed stays: a measurement lasts less than a millisecond of the model's time,
 /// and seconds of this machine's.
+// SAFETY: the name is this library's own, and of the type that it looks for.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static uslab_conf: &[u8; 15] = b"decay_ms=never\0";

@@ -36,7 +36,8 @@ and empty (whole slabs kept for later).";
 #[derive(Args)]
 pub struct Reports {
     /// The cache to show in detail
-    #[arg(value_name = "CACHE", conflicts_with_all = ["json", "table", "all", "sort", "loss", "partial", "empty", "totals", "numa"])]
+    #[arg(value_name = "CACHE", conflicts_with_all = ["json", "table", "all", "sort", "totals", "numa"])]
+    #[arg(conflicts_with_all = ["loss", "partial", "empty"])]
     pub cache: Option<String>,
 
     /// Show all used caches by name, size, loss, partial or objects
@@ -60,7 +61,8 @@ pub struct Reports {
     pub totals: bool,
 
     /// Show which node holds the memory: of the arena, and the slabs of each cache
-    #[arg(short = 'n', long, requires = "pid", conflicts_with_all = ["table", "loss", "partial", "empty", "sort", "totals"])]
+    #[arg(short = 'n', long, requires = "pid", conflicts_with_all = ["table", "sort", "totals"])]
+    #[arg(conflicts_with_all = ["loss", "partial", "empty"])]
     pub numa: bool,
 }
 

@@ -393,8 +393,7 @@ unsafe fn is_one_mapping(start: *mut u8, bytes: usize) -> bool {
 /// contents unchanged, if the system refuses.
 ///
 /// # Safety
-/// The library must have mapped `[start, start + bytes)`, whole system pages, and nothing may use
-/// the contents.
+/// The range must be whole system pages that the library mapped; nothing may use its contents.
 unsafe fn map_over(start: *mut u8, bytes: usize) -> bool {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;

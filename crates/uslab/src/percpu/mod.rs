@@ -1,10 +1,10 @@
 //! Per-CPU sheaves: the layer between the fast path and the slabs.
 //!
 //! ```text
-//!            fast path                    slow path (about one call in sixty)
-//!  cpu 0  main ◀─ pop, push ─▶       spare ◀──▶ ┐
-//!  cpu 1  main                       spare ◀──▶ ├── barn of the group ◀─▶ slabs of the group
-//!  …                                            ┘   full and empty sheaves
+//!            fast path               slow path (about one call in sixty)
+//!  cpu 0  main ◀─ pop, push ─▶  spare ◀──▶ ┐
+//!  cpu 1  main                  spare ◀──▶ ├── barn of the group ◀─▶ slabs of the group
+//!  …                                       ┘   full and empty sheaves
 //! ```
 //!
 //! A **group** is the CPUs of a node that share a last-level cache ([`crate::os::sharing`]).
