@@ -32,16 +32,17 @@ pub struct Arena {
 /// Reads the resident bytes of the snapshot's process; `None` once it has ended.
 ///
 /// `/proc/PID/smaps` makes the kernel walk the page tables of the process: about a millisecond for
-/// each GiB. Both figures come from that one walk. A process that may not be traced shows only
-/// `/proc/PID/statm`.
+/// each GiB. Both figures come from that one walk. A process that may not be traced, or whose
+/// mappings change during each of several walks, shows only `/proc/PID/statm`.
 pub fn read(snapshot: &Snapshot) -> Option<Residence> {
     let pid = snapshot.pid;
     let (start, base) = snapshot.arena;
+    let end = base.saturating_add(snapshot.reserved_bytes);
     if base > 0
-        && let Ok(maps) = kernel_text(format!("/proc/{pid}/smaps"))
-        && !maps.is_empty()
+        && let Some(found) =
+            read_undisturbed(&format!("/proc/{pid}/smaps"), |maps| sum(maps, start, base, end))
     {
-        return Some(sum(&maps, start, base, base.saturating_add(snapshot.reserved_bytes)));
+        return Some(found);
     }
     let statm = kernel_text(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
@@ -59,19 +60,43 @@ pub type ByNode = BTreeMap<u32, Arena>;
 /// does not tell.
 pub fn read_by_node(snapshot: &Snapshot) -> Option<ByNode> {
     let (start, base) = snapshot.arena;
-    let maps = kernel_text(format!("/proc/{}/numa_maps", snapshot.pid)).ok()?;
-    (base > 0 && !maps.is_empty())
-        .then(|| sum_by_node(&maps, start, base, base.saturating_add(snapshot.reserved_bytes)))
+    let end = base.saturating_add(snapshot.reserved_bytes);
+    if base == 0 {
+        return None;
+    }
+    let file = format!("/proc/{}/numa_maps", snapshot.pid);
+    read_undisturbed(&file, |maps| sum_by_node(maps, start, base, end))
+}
+
+/// Sums a list of mappings that the kernel writes a few at a time. Where mappings merge meanwhile,
+/// the kernel lists memory twice: `sum` answers `None` then, and the list is read again. `None`
+/// where the list is empty, cannot be read, or changes during each of several reads.
+fn read_undisturbed<T>(file: &str, sum: impl Fn(&str) -> Option<T>) -> Option<T> {
+    const READS: u32 = 8;
+    for _ in 0..READS {
+        let maps = kernel_text(file).ok().filter(|maps| !maps.is_empty())?;
+        if let Some(found) = sum(&maps) {
+            return Some(found);
+        }
+    }
+    None
 }
 
 /// Sums the pages of numa_maps that lie between the arena's addresses. A line has the first address
 /// of a mapping, its policy, and among other words `N0=123`, in pages of `kernelpagesize_kB`.
-fn sum_by_node(maps: &str, start: u64, base: u64, end: u64) -> ByNode {
+/// `None` where a mapping does not lie behind the one before it.
+fn sum_by_node(maps: &str, start: u64, base: u64, end: u64) -> Option<ByNode> {
     let mut found = ByNode::new();
+    let mut last = None;
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();
-        let first = words.next().and_then(|first| u64::from_str_radix(first, 16).ok());
-        let Some(at) = first.filter(|at| (start..end).contains(at)) else { continue };
+        let Some(at) = words.next().and_then(|first| u64::from_str_radix(first, 16).ok()) else { continue };
+        if last.replace(at).is_some_and(|last| at <= last) {
+            return None;
+        }
+        if !(start..end).contains(&at) {
+            continue;
+        }
         let words: Vec<(&str, u64)> = words
             .filter_map(|word| word.split_once('='))
             .filter_map(|(key, value)| Some((key, value.parse().ok()?)))
@@ -85,14 +110,15 @@ fn sum_by_node(maps: &str, start: u64, base: u64, end: u64) -> ByNode {
             *part = part.saturating_add(pages.saturating_mul(page_kib).saturating_mul(1024));
         }
     }
-    found
+    Some(found)
 }
 
 /// Sums the `Rss` lines of smaps: of all mappings, and of those between the arena's addresses.
-fn sum(maps: &str, start: u64, base: u64, end: u64) -> Residence {
+/// `None` where a mapping begins before the end of the one before it.
+fn sum(maps: &str, start: u64, base: u64, end: u64) -> Option<Residence> {
     let mut found = Residence::default();
     let mut arena = Arena::default();
-    let mut at = 0;
+    let (mut at, mut at_end) = (0, 0);
     found.is_arena_gone = true;
     for line in maps.lines() {
         if let Some(kib) = line.strip_prefix("Rss:") {
@@ -105,20 +131,23 @@ fn sum(maps: &str, start: u64, base: u64, end: u64) -> Residence {
                 _ => continue,
             };
             *part = part.saturating_add(bytes);
-        } else if let Some(first) = first_address(line) {
-            at = first;
+        } else if let Some((first, behind)) = addresses(line) {
+            if first < at_end {
+                return None;
+            }
+            (at, at_end) = (first, behind);
             found.is_arena_gone &= !(start..end).contains(&first);
         }
     }
     found.arena = Some(arena);
-    found
+    Some(found)
 }
 
-/// The address at which a line of maps begins; `None` for the other lines of smaps.
-fn first_address(line: &str) -> Option<u64> {
+/// The addresses at which a mapping begins and ends; `None` for the other lines of smaps.
+fn addresses(line: &str) -> Option<(u64, u64)> {
     let (range, _) = line.split_once(' ')?;
-    let (first, _) = range.split_once('-')?;
-    u64::from_str_radix(first, 16).ok()
+    let (first, behind) = range.split_once('-')?;
+    Some((u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(behind, 16).ok()?))
 }
 
 #[cfg(test)]
@@ -143,10 +172,22 @@ Rss:                  32 kB
 
     #[test]
     fn mappings_are_the_arenas_by_their_address() {
-        let found = sum(MAPS, 0x7000, 0x9000, 0xf000);
+        let found = sum(MAPS, 0x7000, 0x9000, 0xf000).expect("a list in order");
         let arena = Some(Arena { data_bytes: 16 << 10, table_bytes: 8 << 10 });
         assert_eq!(found, Residence { rss_bytes: 60 << 10, arena, is_arena_gone: false });
-        assert!(sum(MAPS, 0xa000, 0xb000, 0xc000).is_arena_gone);
+        assert!(sum(MAPS, 0xa000, 0xb000, 0xc000).expect("a list in order").is_arena_gone);
+    }
+
+    #[test]
+    fn a_list_with_memory_twice_is_read_again() {
+        let merged = MAPS.replace("9000-a000", "7000-a000");
+        assert_eq!(sum(&merged, 0x7000, 0x9000, 0xf000), None);
+        let merged = "7000 default N0=5\n7000 default N0=7\n";
+        assert_eq!(sum_by_node(merged, 0x7000, 0x9000, 0xf000), None);
+        let reads = std::cell::Cell::new(0);
+        let third = |_: &str| (reads.replace(reads.get() + 1) == 2).then_some("whole");
+        assert_eq!(read_undisturbed("/proc/self/maps", third), Some("whole"));
+        assert_eq!(read_undisturbed("/proc/self/maps", |_| None::<()>), None);
     }
 
     #[test]
@@ -161,7 +202,7 @@ f000 default stack anon=9 dirty=9 N0=9 kernelpagesize_kB=4
 ";
         let found = sum_by_node(maps, 0x7000, 0x9000, 0xf000);
         let arena = |data: u64, tables: u64| Arena { data_bytes: data << 10, table_bytes: tables << 10 };
-        assert_eq!(found, ByNode::from([(0, arena(0, 4)), (1, arena(132, 16)), (12, arena(12, 0))]));
+        assert_eq!(found, Some(ByNode::from([(0, arena(0, 4)), (1, arena(132, 16)), (12, arena(12, 0))])));
     }
 
     #[test]
