@@ -151,7 +151,11 @@ fn wrong_values(mode: Mode) {
     let scratch = Scratch::new("guard-values");
     let long = "x".repeat(300);
     for (name, value, line) in [
-        ("USLAB_GUARD", "all,middle", "uslab: USLAB_GUARD is ignored: a word without a meaning\n"),
+        (
+            "USLAB_GUARD",
+            "all,middle",
+            "uslab: USLAB_GUARD is ignored: it is neither all nor a number of milliseconds, with left, right or slots=N\n",
+        ),
         ("USLAB_GUARD", "off", ""),
         ("USLAB_DEBUG", &long, "uslab: USLAB_DEBUG is ignored: longer than 256 bytes\n"),
         ("USLAB_GUARD", &long, "uslab: USLAB_GUARD is ignored: longer than 256 bytes\n"),

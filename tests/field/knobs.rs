@@ -26,8 +26,9 @@ fn each_setting_names_its_origin(mode: Mode) {
         uslab.args(arguments).env("USLAB_SNAPSHOT", &snapshots).env("USLAB_LIB", &artifacts().library);
         uslab
     };
-    let mut run = uslab(&["run", "--conf", "cpu_bytes=65536,secure=maybe", "--limit", "50%,3G", "--"]);
+    let mut run = uslab(&["run", "--limit", "50%,3G", "--"]);
     run.arg(knobs(&scratch)).env("USLAB_DECAY_MS", "100");
+    run.env("USLAB_CONF", "cpu_bytes=65536,secure=maybe");
     if mode == Mode::Locked {
         run.env("USLAB_RSEQ", "0");
     }

@@ -18,6 +18,7 @@ use crate::metrics::Format;
 use crate::profile::args::{PROFILE_EXAMPLES, Profile};
 use crate::record::args::{RECORD_EXAMPLES, Record};
 use crate::report::args::{REPORT_EXAMPLES, Report};
+use crate::settings;
 use crate::text::reports::{self, Reports};
 
 const ABOUT: &str = "Run programs on the uslab allocator and see what it does for them";
@@ -212,7 +213,7 @@ pub struct Run {
     /// An overflow of such an object, or a use after its free, is reported with the stacks of the
     /// access, the allocation and the free. `all` guards every allocation. Sets USLAB_GUARD for the
     /// program.
-    #[arg(long, value_name = "MS|all", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(long, value_name = "MS|all", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = settings::guard)]
     pub guard: Option<String>,
 
     /// Debug caches: letters F, Z, P, U, T, then names
@@ -220,8 +221,8 @@ pub struct Run {
     /// Sets USLAB_DEBUG for the program. F checks each free, Z puts guard bytes around objects, P
     /// fills free objects with patterns, U records who allocated and freed, T prints each call.
     /// `FZPU,malloc-64` debugs one cache; see uslab's guide, "Debugging".
-    #[arg(long, value_name = "LETTERS[,CACHE...]")]
-    pub debug: Option<OsString>,
+    #[arg(long, value_name = "LETTERS[,CACHE...]", value_parser = settings::debug)]
+    pub debug: Option<String>,
 
     /// Report leaked objects when the program exits, which then ends with status 23
     ///
@@ -243,14 +244,15 @@ pub struct Run {
     /// Bytes may have K, M, G or T behind them; a percentage is of the control group's limit, or of
     /// the machine's memory. Above SOFT the background thread reclaims; an allocation that would
     /// exceed HARD fails. Sets USLAB_LIMIT for the program.
-    #[arg(long, value_name = "SOFT[,HARD]")]
-    pub limit: Option<OsString>,
+    #[arg(long, value_name = "SOFT[,HARD]", value_parser = settings::limit)]
+    pub limit: Option<String>,
 
     /// Other settings: names of the variables, in lower case and without USLAB_
     ///
     /// `decay_ms=0,huge_pages=never`; uslab's guide lists all. Sets USLAB_CONF for the program.
-    #[arg(long, value_name = "NAME=VALUE,...")]
-    pub conf: Option<OsString>,
+    #[arg(long, value_name = "NAME=VALUE,...", value_parser = settings::conf)]
+    pub conf: Option<String>,
+
     /// Profile the heap: one allocation in BYTES bytes is a sample (524288 unless given)
     ///
     /// The program writes the profile at its exit, as `uslab-profile.PID` in the present directory,

@@ -3,6 +3,7 @@
 //! ```text
 //!   main ── args                        the command line, its help, man page and completions
 //!    ├── run ──┬── preload              which library, and LD_PRELOAD
+//!    │         ├── settings             what the library takes
 //!    │         ├── program ── elf       which file runs, and whether it can be preloaded at all
 //!    │         └── supervise            child, signals, exit status
 //!    ├── info                           one process or all that publish
@@ -20,8 +21,8 @@
 //!        files of other makers are read through: input
 //! ```
 //!
-//! This program never links the allocator that it observes: it shares with it one file, the layout
-//! of the snapshot, and trusts nothing that it reads there.
+//! This program never links the allocator that it observes: it shares with it the layout of
+//! the snapshot and the grammar of settings, and trusts nothing that it reads there.
 
 #![deny(unsafe_code)]
 
@@ -48,6 +49,7 @@ mod record;
 mod report;
 mod residence;
 mod run;
+mod settings;
 mod snapdir;
 mod snapshot;
 mod supervise;

@@ -56,7 +56,13 @@ const LAYERS: &[Layer] = &[
 const FOR_ALL: &[&str] = &["counters"];
 
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
-const CORE_ONLY: &[&str] = &["crates/uslab/src/counters/layout.rs", "crates/uslab/src/os/config.rs"];
+const CORE_ONLY: &[&str] = &[
+    "crates/uslab/src/counters/layout.rs",
+    "crates/uslab/src/os/config.rs",
+    "crates/uslab/src/os/debugging.rs",
+    "crates/uslab/src/os/hardening.rs",
+    "crates/uslab/src/os/limit.rs",
+];
 
 /// Files that name each other because they are one subject: a type, its builder, its checks, its
 /// end.

@@ -63,6 +63,7 @@ pub fn record(options: &Record) -> Outcome {
     let mut writer = Writer::new(file, &header).map_err(broken_at_first)?;
     let began = Instant::now();
     let mut looks: u64 = 0;
+    let mut is_last = false;
     let reason = loop {
         let (turn, cpu) = (Instant::now(), cpu_time());
         let mut wait = options.every.unwrap_or(USUAL);
@@ -83,6 +84,9 @@ pub fn record(options: &Record) -> Outcome {
                 break reason;
             }
         }
+        if is_last {
+            break None;
+        }
         if options.every.is_none() {
             wait = wait.max((cpu_time().saturating_sub(cpu)).saturating_mul(CPU_DIVISOR));
         }
@@ -90,7 +94,8 @@ pub fn record(options: &Record) -> Outcome {
         let left = options.duration.map(|duration| duration.saturating_sub(began.elapsed()));
         match signals.recv_timeout(left.map_or(wait, |left| left.min(wait))) {
             Err(RecvTimeoutError::Timeout) if left.is_none_or(|left| left > wait) => {}
-            _ => break None,
+            // The record reaches to its end: one more look.
+            _ => is_last = true,
         }
     };
     let file = writer.finish().map_err(broken)?;

@@ -13,6 +13,9 @@ mod limit;
 
 pub use limit::Limit;
 
+/// Bytes of the longest value that is read.
+pub const VALUE_BYTES: usize = 256;
+
 /// One variable.
 #[allow(dead_code, reason = "the texts are for the users' table")]
 pub struct Variable {
@@ -545,27 +548,33 @@ impl<V: AsRef<[u8]>> Config<V> {
 }
 
 impl<V: AsRef<[u8]>> Config<V> {
-    /// Which values have no meaning. An empty one counts as unset.
+    /// Which values have no meaning.
     fn wrong_of(values: &[Option<V>; READ_AT_START.len()]) -> [bool; READ_AT_START.len()] {
         let mut wrong = [false; READ_AT_START.len()];
         for ((name, value), wrong) in READ_AT_START.iter().zip(values).zip(&mut wrong) {
-            let Some(text) = value.as_ref().map(AsRef::as_ref).filter(|text| !text.is_empty()) else {
-                continue;
-            };
-            *wrong = match *name {
-                RSEQ | NUMA | REAPER | STATS => ![&b"0"[..], b"1"].contains(&text),
-                DECAY_MS => ![&b"-1"[..], b"never"].contains(&text) && number(value).is_none(),
-                HUGE_PAGES => ![&b"auto"[..], b"never", b"always"].contains(&text),
-                ON_MISUSE => ![&b"report"[..], b"abort"].contains(&text),
-                CPU_BYTES => number(value).is_none(),
-                GUARD => Guard::of(text).is_none(),
-                LEAKS => AtExit::of(text).is_none(),
-                PROFILE => profile_period(text).is_none(),
-                LIMIT => Limit::of(text).is_none(),
-                _ => false,
-            };
+            *wrong = value.as_ref().is_some_and(|value| is_wrong(name, value.as_ref()));
         }
         wrong
+    }
+}
+
+/// Whether the value of a variable has no meaning. An empty one counts as unset. [`DEBUG`] and
+/// [`SECURE`] have parsers of their own.
+pub fn is_wrong(name: &str, text: &[u8]) -> bool {
+    if text.is_empty() {
+        return false;
+    }
+    match name {
+        RSEQ | NUMA | REAPER | STATS => ![&b"0"[..], b"1"].contains(&text),
+        DECAY_MS => ![&b"-1"[..], b"never"].contains(&text) && number_of(text).is_none(),
+        HUGE_PAGES => ![&b"auto"[..], b"never", b"always"].contains(&text),
+        ON_MISUSE => ![&b"report"[..], b"abort"].contains(&text),
+        CPU_BYTES => number_of(text).is_none(),
+        GUARD => Guard::of(text).is_none(),
+        LEAKS => AtExit::of(text).is_none(),
+        PROFILE => profile_period(text).is_none(),
+        LIMIT => Limit::of(text).is_none(),
+        _ => false,
     }
 }
 
@@ -582,5 +591,9 @@ fn profile_period(text: &[u8]) -> Option<Option<u64>> {
 }
 
 fn number<V: AsRef<[u8]>>(value: &Option<V>) -> Option<u64> {
-    core::str::from_utf8(value.as_ref()?.as_ref()).ok()?.parse().ok()
+    number_of(value.as_ref()?.as_ref())
+}
+
+fn number_of(text: &[u8]) -> Option<u64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
 }

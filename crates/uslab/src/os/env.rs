@@ -8,13 +8,11 @@
 //! capabilities) was given its environment by a user without them. In such a program only harmless
 //! variables are read ([`super::config`]); every other one counts as unset.
 
+pub use super::config::VALUE_BYTES;
 use super::config::{CONF, Config, READ_AT_START, SECURE, VARIABLES};
 use super::file;
 use super::hardening::Hardening;
 use super::settings::{default_text, each_setting, index_of_setting};
-
-/// Bytes of the longest value that is read.
-pub const VALUE_BYTES: usize = 256;
 
 /// A value copied out of the environment.
 pub struct Value {

@@ -19,6 +19,7 @@ pub fn meant(name: &str) -> &'static str {
         ON_MISUSE => "it is neither report nor abort",
         CPU_BYTES => "it is no number of bytes",
         LEAKS => "it is neither 1 nor report",
+        GUARD => "it is neither all nor a number of milliseconds, with left, right or slots=N",
         PROFILE => "it is neither 1 nor a number of bytes",
         LIMIT => "it is no SOFT or SOFT,HARD in bytes or percent",
         _ => "a word without a meaning",

@@ -1,0 +1,1 @@
+../../../uslab/src/os/debugging.rs
