@@ -54,7 +54,15 @@ fn each_cause_is_told(mode: Mode) {
         std::thread::spawn(move || {
             // Each compiles the program: the directories of tests are their own.
             let scratch = Scratch::new(&format!("staged-{name}"));
-            let (told, reasons) = told(command, &scratch, mode, name)?;
+            let mut said = told(command, &scratch, mode, name)?;
+            // On a busy machine the programs stall, and what stalls does not grow steadily. So a
+            // cause may stay unknown twice. Another cause than the true one is always wrong.
+            for _ in 0..2 {
+                if said.0 == "not_known" && cause != "not_known" {
+                    said = told(command, &scratch, mode, name)?;
+                }
+            }
+            let (told, reasons) = said;
             (told != cause).then(|| format!("{name}: {told}, not {cause}: {reasons}"))
         })
     };
