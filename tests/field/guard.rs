@@ -154,7 +154,8 @@ fn wrong_values(mode: Mode) {
         (
             "USLAB_GUARD",
             "all,middle",
-            "uslab: USLAB_GUARD is ignored: it is neither all nor a number of milliseconds, with left, right or slots=N\n",
+            "uslab: USLAB_GUARD is ignored: it is neither all nor a number of milliseconds, with left, right or \
+             slots=N\n",
         ),
         ("USLAB_GUARD", "off", ""),
         ("USLAB_DEBUG", &long, "uslab: USLAB_DEBUG is ignored: longer than 256 bytes\n"),

@@ -9,6 +9,7 @@ use uslab_tests::harness::{Mode, Scratch, artifacts};
 
 both_modes! {
     parts => parts_add_up,
+    merging => memory_counts_once,
     exec => exec_is_noticed,
 }
 
@@ -67,6 +68,13 @@ impl Seen {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("UTF-8")
     }
+
+    /// The resident bytes of the process, as `uslab metrics` prints them.
+    fn resident_bytes(&self, command: &Path) -> i64 {
+        let metrics = self.ask(command, &["metrics"]);
+        let line = metrics.lines().find(|line| line.starts_with("uslab_process_resident_bytes{"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("a value")
+    }
 }
 
 impl Drop for Seen {
@@ -120,10 +128,24 @@ fn parts_add_up(mode: Mode) {
     assert!(part("absent_bytes").abs() * 100 < rss * 3, "{}", process["parts"]);
     assert!(part("live_bytes") > (150_000 * 64 + (64 << 21)) && part("partial_bytes") > 1 << 20);
 
-    let metrics = seen.ask(command, &["metrics"]);
-    let line = metrics.lines().find(|line| line.starts_with("uslab_process_resident_bytes{"));
-    let resident: i64 = line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("a value");
+    let resident = seen.resident_bytes(command);
     assert!((resident - rss).abs() * 100 < rss * 3, "{resident} {rss}");
+}
+
+/// Mappings that merge while they are listed count once. One list in ten had memory twice.
+fn memory_counts_once(mode: Mode) {
+    let scratch = Scratch::new("merging");
+    let (Some(seen), Some(command)) = (Seen::of(&scratch, mode, "merging", &[]), &artifacts().command) else {
+        return;
+    };
+    let statm = std::fs::read_to_string(format!("/proc/{}/statm", seen.pid())).expect("it runs");
+    let pages: i64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
+    // SAFETY: no preconditions.
+    let rss = pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    for _ in 0..50 {
+        let resident = seen.resident_bytes(command);
+        assert!((resident - rss).abs() * 100 < rss * 3, "{resident} {rss}");
+    }
 }
 
 /// The file of a process stays behind when it becomes a program without the library.

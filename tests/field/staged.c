@@ -1,5 +1,6 @@
 /* Programs whose memory has a known cause, for the verdict of `uslab top`. Each prints `ready` and
- * goes on, a step in 20 ms, until its input ends. */
+ * goes on until its input ends: a step for each 40 ms of the clock. A program that could not run
+ * for a while makes up for its steps, so that its memory follows the time on a busy machine too. */
 #include "check.h"
 
 #include <fcntl.h>
@@ -149,13 +150,24 @@ static void step(const char *name, size_t number)
     }
 }
 
+static size_t now_ms(void)
+{
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (size_t)now.tv_sec * 1000 + (size_t)now.tv_nsec / 1000000;
+}
+
 int main(int count, char **arguments)
 {
-    size_t number = 0;
+    size_t number = 0, began_ms;
     struct pollfd input = { .fd = 0, .events = POLLIN };
     CHECK(count == 2);
     begin(arguments[1]);
     CHECK(puts("ready") >= 0 && fflush(stdout) == 0);
-    while (poll(&input, 1, 20) == 0 && number < 6000) step(arguments[1], number++);
+    began_ms = now_ms();
+    while (poll(&input, 1, 40) == 0 && number < 3000) {
+        size_t steps = (now_ms() - began_ms) / 40;
+        while (number < steps) step(arguments[1], number++);
+    }
     _exit(0);
 }

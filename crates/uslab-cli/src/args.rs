@@ -213,7 +213,8 @@ pub struct Run {
     /// An overflow of such an object, or a use after its free, is reported with the stacks of the
     /// access, the allocation and the free. `all` guards every allocation. Sets USLAB_GUARD for the
     /// program.
-    #[arg(long, value_name = "MS|all", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = settings::guard)]
+    #[arg(long, value_name = "MS|all", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(value_parser = settings::guard)]
     pub guard: Option<String>,
 
     /// Debug caches: letters F, Z, P, U, T, then names

@@ -3,7 +3,7 @@
 //! ```text
 //!   main ── args                        the command line, its help, man page and completions
 //!    ├── run ──┬── preload              which library, and LD_PRELOAD
-//!    │         ├── settings             what the library takes
+//!    │         ├── settings             which values the library takes
 //!    │         ├── program ── elf       which file runs, and whether it can be preloaded at all
 //!    │         └── supervise            child, signals, exit status
 //!    ├── info                           one process or all that publish
@@ -21,8 +21,8 @@
 //!        files of other makers are read through: input
 //! ```
 //!
-//! This program never links the allocator that it observes: it shares with it the layout of
-//! the snapshot and the grammar of settings, and trusts nothing that it reads there.
+//! This program never links the allocator that it observes. It shares with it the source of the
+//! snapshot's layout and of the settings' grammar, and trusts nothing that it reads in a snapshot.
 
 #![deny(unsafe_code)]
 

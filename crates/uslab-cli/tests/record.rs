@@ -42,6 +42,11 @@ fn a_record_ends_by_its_time_or_a_signal_and_becomes_a_page() {
     let (code, out, err) = outcome(sandbox.uslab(&arguments).arg(&file));
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
     assert!(err.contains(" looks in 0.") && err.contains("timed.record"), "{err}");
+    // The usual second between two looks is longer than the record: it has its start and its end.
+    let short = sandbox.root.join("short.record");
+    let arguments = ["record", &running.pid(), "--for", "200ms", "-o"];
+    let (code, _, err) = outcome(sandbox.uslab(&arguments).arg(&short));
+    assert!(code == 0 && err.contains("uslab: 2 looks in 0."), "{err}");
 
     let recording = Running(record(&sandbox, &running.pid(), "stopped.record"));
     recording.kill("INT");

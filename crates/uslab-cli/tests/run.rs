@@ -33,6 +33,21 @@ fn the_letters_of_debugging_reach_the_program() {
 }
 
 #[test]
+fn a_value_that_the_library_would_ignore_is_refused_before_the_program_starts() {
+    let sandbox = Sandbox::new();
+    for (options, why) in [
+        (&["--limit", "1x"][..], "it is no SOFT or SOFT,HARD in bytes or percent"),
+        (&["--guard=some"], "it is neither all nor a number of milliseconds"),
+        (&["--debug", "FQ"], "column 2: 'Q' is none of the letters"),
+        (&["--conf", "decay_ms=5,limits=1G"], "there is no setting `limits`"),
+    ] {
+        let (code, out, err) = outcome(&mut sandbox.run_script(options, "echo started"));
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains(options[0].trim_end_matches("=some")) && err.contains(why), "{err}");
+    }
+}
+
+#[test]
 fn the_search_for_leaks_reaches_the_program() {
     let sandbox = Sandbox::new();
     let known = sandbox.root.join("known.txt");

@@ -1,7 +1,7 @@
 //! Whether the library will take a setting's value: the command line refuses what the library
 //! would ignore.
 //!
-//! The grammar is the library's own: all files here but this one are, by path, the library's.
+//! The grammar is the library's own: each other file here is a link to one of the library's.
 
 #[allow(dead_code, reason = "the library uses the rest of it")]
 mod config;
@@ -13,9 +13,7 @@ mod hardening;
 #[path = "settings.rs"]
 mod text;
 
-use config::{DEBUG, GUARD, LIMIT, READ_AT_START, SECURE, VALUE_BYTES};
-use debugging::Selection;
-use hardening::Hardening;
+use config::{DEBUG, GUARD, LIMIT, READ_AT_START, VALUE_BYTES};
 
 /// The text of `USLAB_LIMIT`, or why it has no meaning.
 pub fn limit(text: &str) -> Result<String, String> {
@@ -49,13 +47,8 @@ pub fn conf(whole: &str) -> Result<String, String> {
 }
 
 fn checked(name: &str, text: &str) -> Result<String, String> {
-    let bytes = text.as_bytes();
-    let fault = match name {
-        DEBUG => Selection::parse(bytes).err().map(|fault| fault.to_string()),
-        SECURE => Hardening::parse(bytes).err().map(|fault| fault.to_string()),
-        _ => config::is_wrong(name, bytes).then(|| text::meant(name).to_owned()),
-    };
-    too_long(text).or(fault).map_or_else(|| Ok(text.to_owned()), Err)
+    let fault = || text::fault(name, text.as_bytes()).map(|fault| fault.to_string());
+    too_long(text).or_else(fault).map_or_else(|| Ok(text.to_owned()), Err)
 }
 
 fn too_long(text: &str) -> Option<String> {

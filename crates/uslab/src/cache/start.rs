@@ -25,15 +25,14 @@ use super::state::{
 };
 use crate::counters;
 use crate::os;
-use crate::os::config::{Config, SECURE};
-use crate::os::env::{Ignored, Origin, Value};
+use crate::os::env::{Ignored, Origin};
 use crate::os::hardening::Hardening;
+use crate::os::settings::Fault;
 use crate::pages;
 use crate::percpu::{self, adapt, sheaf};
 use crate::report;
 use crate::rseq;
 use crate::slab;
-use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 pub use super::state::{cpus, is_ready, nodes};
@@ -118,14 +117,9 @@ fn report_ignored(ignored: Ignored) {
 
 /// Reports a value without a meaning: its default holds.
 #[cold]
-fn report_wrong(name: &str, origin: Origin, config: &Config<&Value>) {
-    let bad = config.secure.and_then(|value| Hardening::parse(value.as_bytes()).err());
-    let meant: &dyn Display = match &bad {
-        Some(bad) if name == SECURE => bad,
-        _ => &os::settings::meant(name),
-    };
+fn report_wrong(name: &str, fault: &Fault, origin: Origin) {
     match origin.string() {
-        "" => os::report::print(format_args!("{name} is ignored: {meant}")),
+        "" => os::report::print(format_args!("{name} is ignored: {fault}")),
         string => {
             // The names in strings are in lower case.
             let mut word = [0; 32];
@@ -134,7 +128,7 @@ fn report_wrong(name: &str, origin: Origin, config: &Config<&Value>) {
             word[..used].copy_from_slice(&bytes[..used]);
             word.make_ascii_lowercase();
             let word = word[..used].escape_ascii();
-            os::report::print(format_args!("{word} in {string} is ignored: {meant}"));
+            os::report::print(format_args!("{word} in {string} is ignored: {fault}"));
         }
     }
 }
@@ -149,7 +143,7 @@ fn learn() {
     core::hint::black_box((&AT_LOAD, &gdb::TABLE));
     let settings = os::env::Settings::read(&mut report_ignored);
     let config = settings.config();
-    settings.each_wrong(|name, origin| report_wrong(name, origin, &config));
+    settings.each_wrong(report_wrong);
     os::process::claim();
     os::corruption::set_report(report::corrupted);
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);

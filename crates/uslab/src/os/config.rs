@@ -455,8 +455,6 @@ pub struct Config<V> {
     pub limit: Option<Limit>,
     /// Report at exit.
     pub reports_at_exit: bool,
-    /// For each value of [`READ_AT_START`]: it has no meaning, and counts as unset.
-    pub wrong: [bool; READ_AT_START.len()],
     /// The environment chooses the pressure sources.
     pub names_pressure: bool,
     /// The directory of the snapshot.
@@ -492,7 +490,6 @@ pub const READ_AT_START: [&str; 20] = [
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
     pub fn of(values: [Option<V>; READ_AT_START.len()]) -> Config<V> {
-        let wrong = Self::wrong_of(&values);
         let [rseq, numa, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
         let [
             snapshot,
@@ -537,7 +534,6 @@ impl<V: AsRef<[u8]>> Config<V> {
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
             limit: limit.as_ref().and_then(|value| Limit::of(value.as_ref())),
             reports_at_exit: is(&stats, b"1"),
-            wrong,
             names_pressure: pressure.is_some(),
             debug,
             debug_report,
@@ -547,19 +543,8 @@ impl<V: AsRef<[u8]>> Config<V> {
     }
 }
 
-impl<V: AsRef<[u8]>> Config<V> {
-    /// Which values have no meaning.
-    fn wrong_of(values: &[Option<V>; READ_AT_START.len()]) -> [bool; READ_AT_START.len()] {
-        let mut wrong = [false; READ_AT_START.len()];
-        for ((name, value), wrong) in READ_AT_START.iter().zip(values).zip(&mut wrong) {
-            *wrong = value.as_ref().is_some_and(|value| is_wrong(name, value.as_ref()));
-        }
-        wrong
-    }
-}
-
-/// Whether the value of a variable has no meaning. An empty one counts as unset. [`DEBUG`] and
-/// [`SECURE`] have parsers of their own.
+/// Whether the value of a variable has no meaning, but for [`DEBUG`] and [`SECURE`], which have
+/// parsers of their own. An empty one counts as unset.
 pub fn is_wrong(name: &str, text: &[u8]) -> bool {
     if text.is_empty() {
         return false;

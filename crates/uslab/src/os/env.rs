@@ -9,10 +9,9 @@
 //! variables are read ([`super::config`]); every other one counts as unset.
 
 pub use super::config::VALUE_BYTES;
-use super::config::{CONF, Config, READ_AT_START, SECURE, VARIABLES};
+use super::config::{CONF, Config, READ_AT_START, VARIABLES};
 use super::file;
-use super::hardening::Hardening;
-use super::settings::{default_text, each_setting, index_of_setting};
+use super::settings::{Fault, default_text, each_setting, fault, index_of_setting};
 
 /// A value copied out of the environment.
 pub struct Value {
@@ -116,27 +115,23 @@ impl Settings {
 
     /// Their meaning.
     pub fn config(&self) -> Config<&Value> {
-        let mut config = Config::of(self.values.each_ref().map(Option::as_ref));
-        let is_bad = config.secure.is_some_and(|value| Hardening::parse(value.as_bytes()).is_err());
-        let secure = READ_AT_START.iter().zip(&mut config.wrong).find(|(name, _)| **name == SECURE);
-        if let Some((_, wrong)) = secure {
-            *wrong = is_bad;
-        }
-        config
+        Config::of(self.values.each_ref().map(Option::as_ref))
     }
 
-    /// Each value without a meaning, by its variable's name and its origin.
-    pub fn each_wrong(&self, mut visit: impl FnMut(&'static str, Origin)) {
-        let wrong = READ_AT_START.into_iter().zip(self.config().wrong).zip(self.origins);
-        wrong.filter(|((_, wrong), _)| *wrong).for_each(|((name, _), origin)| visit(name, origin));
+    /// Each value without a meaning: its variable's name, why, and its origin.
+    pub fn each_wrong(&self, mut visit: impl FnMut(&'static str, &Fault, Origin)) {
+        for ((name, value), origin) in READ_AT_START.into_iter().zip(&self.values).zip(self.origins) {
+            if let Some(fault) = value.as_ref().and_then(|value| fault(name, value.as_bytes())) {
+                visit(name, &fault, origin);
+            }
+        }
     }
 
     /// Each setting's name, value and origin. A value without a meaning counts as unset.
     pub fn each(&self, mut visit: impl FnMut(&'static str, &[u8], Origin)) {
-        let wrong = self.config().wrong;
         for (index, name) in READ_AT_START.into_iter().enumerate() {
             match &self.values[index] {
-                Some(value) if !wrong[index] && !value.as_bytes().is_empty() => {
+                Some(value) if !value.as_bytes().is_empty() && fault(name, value.as_bytes()).is_none() => {
                     visit(name, value.as_bytes(), self.origins[index]);
                 }
                 _ => visit(name, default_text(name).as_bytes(), Origin::Default),

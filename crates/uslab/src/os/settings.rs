@@ -1,17 +1,49 @@
-//! Settings as text: the strings that hold several, and the words for defaults and for values
-//! without a meaning.
+//! Settings as text: the strings that hold several, why a value has no meaning, and the words for
+//! defaults.
 //!
 //! ```text
 //!   "decay_ms=0,limit=80%,90%" ──▶ decay_ms = 0    limit = 80%,90%
 //! ```
+//!
+//! The command-line tool compiles this file by path, with those that it names. They must use
+//! nothing but `core` and each other.
 
 use super::config::{
     CPU_BYTES, DEBUG, DEBUG_REPORT, DECAY_MS, GUARD, HUGE_PAGES, LEAKS, LIMIT, NUMA, ON_MISUSE, PRESSURE,
-    PROFILE, READ_AT_START, REAPER, RSEQ, SECURE, SNAPSHOT, SNAPSHOT_READER, STATS,
+    PROFILE, READ_AT_START, REAPER, RSEQ, SECURE, SNAPSHOT, SNAPSHOT_READER, STATS, is_wrong,
 };
+use super::debugging::{Bad, Selection};
+use super::hardening::{BadWord, Hardening};
+use core::fmt;
 
-/// Why a value is [`wrong`](super::config::Config::wrong), for the message.
-pub fn meant(name: &str) -> &'static str {
+/// Why a value has no meaning, for the message.
+pub enum Fault {
+    Debug(Bad),
+    Secure(BadWord),
+    Other(&'static str),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Debug(bad) => bad.fmt(f),
+            Fault::Secure(bad) => bad.fmt(f),
+            Fault::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Why the value of a variable has no meaning and counts as unset. `None` if it has one, or is
+/// empty.
+pub fn fault(name: &str, text: &[u8]) -> Option<Fault> {
+    match name {
+        DEBUG => Selection::parse(text).err().map(Fault::Debug),
+        SECURE => Hardening::parse(text).err().map(Fault::Secure),
+        _ => is_wrong(name, text).then(|| Fault::Other(meant(name))),
+    }
+}
+
+fn meant(name: &str) -> &'static str {
     match name {
         RSEQ | NUMA | REAPER | STATS => "it is neither 0 nor 1",
         DECAY_MS => "it is no number of milliseconds, and not never",

@@ -26,13 +26,10 @@ static CHOSEN: Cell =
     Cell(UnsafeCell::new(Chosen { text: [0; os::env::VALUE_BYTES], used: 0, selection: Selection::NONE }));
 static IS_SET: AtomicBool = AtomicBool::new(false);
 
-/// Sets the selection of the process from `text`. Start-up calls it once, under its lock. Reports
-/// text that is wrong, and then selects nothing.
+/// Sets the selection of the process from `text`. Start-up calls it once, under its lock. Text that
+/// is wrong, which start-up reports, selects nothing.
 pub fn set(text: &[u8]) {
-    let selection = match Selection::parse(text) {
-        Ok(selection) => selection,
-        Err(bad) => return os::report::print(format_args!("USLAB_DEBUG is ignored: {bad}")),
-    };
+    let selection = Selection::parse(text).unwrap_or(Selection::NONE);
     if selection == Selection::NONE || text.len() > os::env::VALUE_BYTES {
         return;
     }
