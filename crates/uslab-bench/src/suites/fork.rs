@@ -12,12 +12,12 @@
 //! the other threads the rest. Other work on the machine looks like a hold: `chrt -f 1 uslab bench
 //! fork` keeps it away, but for the rows with several threads, which leave that priority.
 
-use super::shared::{Lanes, Runs, libraries};
+use super::shared::{Lanes, figure, runs_of};
 use super::{Context, RowPlan, Suite};
 use crate::locality::{Program, Source};
-use crate::measure::{Method, Sample};
-use crate::preload::{self, Library};
-use crate::results::{Role, Row, Scale, Unit};
+use crate::measure::Method;
+use crate::preload;
+use crate::results::{Row, Scale, Unit};
 use std::rc::Rc;
 
 pub const FORK: Suite =
@@ -76,23 +76,13 @@ fn rows(context: &Context) -> Vec<RowPlan> {
     let scale = context.options.scale();
     let program = Rc::new(Program::new(&FORKS, scale));
     let runs = LOADS.map(|load| {
-        let runs = runs_of(&load, &program, scale);
+        let runs = runs_of(&program, &arguments(&load, scale), |peer| peer.name == preload::GLIBC.name);
         (load, runs)
     });
     READINGS
         .iter()
         .flat_map(|reading| runs.iter().map(|(load, runs)| row(load, reading, runs, context)))
         .collect()
-}
-
-/// The runs of uslab and of glibc.
-fn runs_of(load: &Load, program: &Rc<Program>, scale: Scale) -> Lanes {
-    let arguments = arguments(load, scale);
-    let runs = |(library, role): (&'static Library, Role)| {
-        let (program, arguments) = (Rc::clone(program), arguments.clone());
-        (library, role, Runs::new(move || program.run(&library.find()?, &arguments)))
-    };
-    libraries(|peer| peer.name == preload::GLIBC.name).map(runs).collect()
 }
 
 fn arguments(load: &Load, scale: Scale) -> Vec<String> {
@@ -105,7 +95,9 @@ fn arguments(load: &Load, scale: Scale) -> Vec<String> {
 fn row(load: &Load, reading: &'static Reading, runs: &Lanes, context: &Context) -> RowPlan {
     let lanes = runs
         .iter()
-        .map(|(library, role, runs)| runs.lane(library.name, *role, |sample| read(sample, reading.name)))
+        .map(|(library, role, runs)| {
+            runs.lane(library.name, *role, |sample| figure(sample, reading.name, 1.0))
+        })
         .collect();
     let scale = context.options.scale();
     let row = Row::new(format!("fork/{}/{}", load.id, reading.id), reading.group, load.title);
@@ -113,11 +105,6 @@ fn row(load: &Load, reading: &'static Reading, runs: &Lanes, context: &Context) 
     // The row without allocation compares two kernels' parts, and is not judged.
     let target = reading.target.filter(|_| load.work != "none");
     Row { unit: Unit::Ns, threads: load.threads, target, ..row }.by(Method::Runs(times, lanes))
-}
-
-fn read(sample: &Sample, name: &str) -> Result<Sample, String> {
-    let value = sample.extra.get(name).ok_or_else(|| format!("the program told no {name}"))?;
-    Ok(Sample::of(value.max(1.0)))
 }
 
 #[cfg(test)]
@@ -138,7 +125,7 @@ mod tests {
                 }
             };
             for reading in &READINGS {
-                assert!(read(&sample, reading.name).unwrap().value >= 1.0, "{}", reading.name);
+                assert!(figure(&sample, reading.name, 1.0).unwrap().value >= 1.0, "{}", reading.name);
             }
             assert!(sample.extra["hold_longest_ns"] >= sample.extra["hold_median_ns"]);
         }

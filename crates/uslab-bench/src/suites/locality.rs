@@ -12,12 +12,12 @@
 //! order of a map of random keys is one that no allocator can know: there, only fewer pages and
 //! larger ones help.
 
-use super::shared::{Lanes, Runs, libraries};
+use super::shared::{Lanes, figure, runs_of};
 use super::{Context, RowPlan, Suite};
 use crate::locality::{self, Program};
-use crate::measure::{Method, Sample};
+use crate::measure::Method;
 use crate::preload::{self, Library};
-use crate::results::{Role, Row, Scale, Unit};
+use crate::results::{Row, Scale, Unit};
 use std::rc::Rc;
 
 pub const LOCALITY: Suite = Suite::new(
@@ -110,23 +110,13 @@ fn rows(context: &Context) -> Vec<RowPlan> {
     let [walk, containers] =
         [&locality::WALK, &locality::CONTAINERS].map(|source| Rc::new(Program::new(source, scale)));
     let program = |load: &Load| if load.word.is_some() { &containers } else { &walk };
-    let runs = LOADS.map(|load| (load, runs_of(load, program(load), scale)));
+    // For function, one peer is enough.
+    let taken = |peer: &Library| scale != Scale::Check || peer.name == preload::GLIBC.name;
+    let runs = LOADS.map(|load| (load, runs_of(program(load), &arguments(load, scale), taken)));
     READINGS
         .iter()
         .flat_map(|reading| runs.iter().map(|(load, runs)| row(load, reading, runs, context)))
         .collect()
-}
-
-/// The runs of each allocator, ours first.
-fn runs_of(load: &Load, program: &Rc<Program>, scale: Scale) -> Lanes {
-    // For function, one peer is enough.
-    let taken = move |peer: &Library| scale != Scale::Check || peer.name == preload::GLIBC.name;
-    let arguments = arguments(load, scale);
-    let runs = |(library, role): (&'static Library, Role)| {
-        let (program, arguments) = (Rc::clone(program), arguments.clone());
-        (library, role, Runs::new(move || program.run(&library.find()?, &arguments)))
-    };
-    libraries(taken).map(runs).collect()
 }
 
 fn arguments(load: &Load, scale: Scale) -> Vec<String> {
@@ -141,9 +131,10 @@ fn row(
     runs: &Lanes,
     context: &Context,
 ) -> RowPlan {
-    let lanes = runs
-        .iter()
-        .map(|(library, role, runs)| runs.lane(library.name, *role, move |sample| read(sample, name, unit)));
+    let least = if unit == Unit::Count { 0.1 } else { 1e-3 };
+    let lanes = runs.iter().map(|(library, role, runs)| {
+        runs.lane(library.name, *role, move |sample| figure(sample, name, least))
+    });
     let lanes = lanes.collect();
     let target = targets[usize::from(load.id != MIXED.id)];
     let scale = context.options.scale();
@@ -153,26 +144,9 @@ fn row(
     Row { unit, live, target, ..row }.by(Method::Runs(times, lanes))
 }
 
-/// A figure of nothing counts as little, so that ratios mean something.
-fn read(sample: &Sample, name: &str, unit: Unit) -> Result<Sample, String> {
-    let value = sample.extra.get(name).ok_or_else(|| format!("the program told no {name}"))?;
-    let least = if unit == Unit::Count { 0.1 } else { 1e-3 };
-    Ok(Sample::of(value.max(least)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_reading_is_found_by_its_name_and_never_nothing() {
-        let mut sample = Sample::default();
-        sample.extra.insert("grow_faults".into(), 0.0);
-        sample.extra.insert("grow_ns".into(), 2.5);
-        assert_eq!(read(&sample, "grow_faults", Unit::Count).unwrap().value, 0.1);
-        assert_eq!(read(&sample, "grow_ns", Unit::Ns).unwrap().value, 2.5);
-        assert!(read(&sample, "fresh_walk_ns", Unit::Ns).unwrap_err().contains("fresh_walk_ns"));
-    }
 
     #[test]
     fn arguments_are_those_of_the_programs() {

@@ -1,6 +1,7 @@
 //! Several rows that read the same runs: a program that takes seconds tells more than one figure,
 //! and starts once for all of them.
 
+use crate::locality::Program;
 use crate::measure::{Errand, Lane, Sample};
 use crate::preload::{self, Library};
 use crate::results::Role;
@@ -23,6 +24,15 @@ pub type Lanes = Vec<(&'static Library, Role, Rc<Runs>)>;
 pub struct Runs {
     run: Measure,
     taken: RefCell<Vec<Result<Sample, String>>>,
+}
+
+/// The runs of a program with each of the [`libraries`].
+pub fn runs_of(program: &Rc<Program>, arguments: &[String], taken: impl Fn(&Library) -> bool) -> Lanes {
+    let runs = |(library, role): (&'static Library, Role)| {
+        let (program, arguments) = (Rc::clone(program), arguments.to_vec());
+        (library, role, Runs::new(move || program.run(&library.find()?, &arguments)))
+    };
+    libraries(taken).map(runs).collect()
 }
 
 type Measure = Box<dyn Fn() -> Result<Sample, String>>;
@@ -56,10 +66,26 @@ impl Runs {
     }
 }
 
+/// A figure that a program told, and `least` where it told less, so that ratios mean something.
+pub fn figure(sample: &Sample, name: &str, least: f64) -> Result<Sample, String> {
+    let value = sample.extra.get(name).ok_or_else(|| format!("the program told no {name}"))?;
+    Ok(Sample::of(value.max(least)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::cell::Cell;
+
+    #[test]
+    fn a_figure_is_found_by_its_name_and_never_nothing() {
+        let mut sample = Sample::default();
+        sample.extra.insert("faults".into(), 0.0);
+        sample.extra.insert("ns".into(), 2.5);
+        assert_eq!(figure(&sample, "faults", 0.1).unwrap().value, 0.1);
+        assert_eq!(figure(&sample, "ns", 0.1).unwrap().value, 2.5);
+        assert!(figure(&sample, "walk_ns", 0.1).unwrap_err().contains("walk_ns"));
+    }
 
     #[test]
     fn a_run_is_made_once_for_all_rows_and_so_is_its_failure() {
