@@ -9,6 +9,7 @@ use std::path::Path;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=../../xtask/src/glibc.rs");
+    println!("cargo::rerun-if-changed=../../xtask/src/rare.ld");
     // The library must never be unmapped: sequences leave the address of their descriptor in each
     // thread's rseq area, and the kernel may read it at any later time.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
@@ -16,6 +17,9 @@ fn main() {
     // within malloc.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,now");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    // Code that most programs never run stands at the end, and takes no memory there.
+    let script = Path::new(&variable("CARGO_MANIFEST_DIR")).join("rare.ld");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-T,{}", script.display());
     if variable("CARGO_CFG_TARGET_ENV") != "gnu" {
         return;
     }

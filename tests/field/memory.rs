@@ -19,6 +19,7 @@ both_modes!(
     in_the_way => |mode| run("in_the_way", &[], mode),
     sparse => |mode| run("sparse", &[], mode),
     divided => |mode| run("divided", &[], mode),
+    code => code_that_is_not_run_is_not_resident,
 );
 
 fn unprivileged_programs_lock_their_memory(mode: Mode) {
@@ -39,6 +40,22 @@ fn frees_do_not_retry_a_refused_purge(mode: Mode) {
     let refused = Program::new(&program).arg("refused").env("USLAB_DECAY_MS", "0");
     let outcome = refused.run_clean(&scratch, mode);
     outcome.expect(outcome.stdout() == "ok\n", "the program did not print its last line");
+}
+
+/// The linker puts such code at the end of the library (`rare.ld`).
+fn code_that_is_not_run_is_not_resident(mode: Mode) {
+    let scratch = Scratch::new("code");
+    // `cat` shows its own mappings.
+    let outcome = Program::new("/bin/cat").arg("/proc/self/smaps").run_clean(&scratch, mode);
+    let shown = outcome.stdout();
+    let is_code = |line: &str| line.contains(" r-xp ") && line.contains("libuslab_malloc");
+    let code = shown.lines().skip_while(|line| !is_code(line));
+    let kib = |name: &str| {
+        let value = code.clone().find_map(|line| line.strip_prefix(name))?;
+        value.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    };
+    let (size, resident) = (kib("Size:").expect("the code's size"), kib("Rss:").expect("its part in memory"));
+    outcome.expect(resident * 3 < size * 2, &format!("{resident} of {size} KiB of code are resident"));
 }
 
 /// With the background thread, and without it, when the program itself trims.

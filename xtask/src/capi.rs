@@ -13,7 +13,7 @@
 //! names, and linkers accept one script only.
 //!
 //! The tests compile this file by path, so that they test the shipped libraries. It may use only
-//! the standard library and `glibc.rs`.
+//! the standard library, `glibc.rs` and `rare.ld`.
 
 #[allow(dead_code)]
 #[path = "glibc.rs"]
@@ -22,6 +22,9 @@ pub mod glibc;
 use glibc::{output, write};
 use std::path::Path;
 use std::process::Command;
+
+/// Where code stands that most programs never run.
+const RARE: &str = include_str!("rare.ld");
 
 /// A program runs with any library of the number that it was linked with.
 pub const SONAME: &str = "libuslab.so.1";
@@ -78,6 +81,8 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
 
     let shared = lib.join(format!("libuslab.so.{version}"));
     let stubs = lib.join("stubs");
+    let script = lib.join("rare.ld");
+    write(&script, RARE)?;
     let mut search: Vec<&Path> = linker.search.into_iter().collect();
     if linker.is_glibc && glibc::make_stubs(linker.cc, std::env::consts::ARCH, &stubs)? {
         search.push(&stubs);
@@ -93,6 +98,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
             // kernel may read at any later time: the library must never be unmapped. Bound at load:
             // lazy binding may allocate. Unused parts of the standard library go.
             .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"])
+            .arg(format!("-Wl,-T,{}", script.display()))
             .args(search.iter().map(|directory| format!("-L{}", directory.display())))
             .args(glibc::LINK_ARGS)
             .args(["-Wl,--as-needed", "-lgcc_s", "-lm"]),
@@ -106,7 +112,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     let archive = lib.join("libuslab.a");
     let _ = std::fs::remove_file(&archive);
     output(Command::new("ar").arg("rcsD").arg(&archive).arg(&object))?;
-    for left in [object, names] {
+    for left in [object, names, script] {
         std::fs::remove_file(&left).map_err(|error| format!("{}: {error}", left.display()))?;
     }
     let _ = std::fs::remove_dir_all(&stubs);

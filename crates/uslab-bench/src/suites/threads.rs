@@ -6,9 +6,9 @@
 //!
 //! * `mixed`, with all allocators linked to this program. Up to as many threads as CPUs it is
 //!   measured in rounds; beyond, where the scheduler matters, in longer runs.
-//! * `preloaded`, in a process of its own for each run, with the allocator preloaded, as users start
-//!   programs with it. The program is programs/live_sets.c. It also tells its resident memory, and how
-//!   many pages a thread's live set lies in.
+//! * `preloaded`, in a process of its own for each run, with the allocator preloaded, as users
+//!   start programs with it. The program is programs/live_sets.c. It also tells its resident
+//!   memory, and how many pages a thread's live set lies in.
 //!
 //! The last row is the resident set of 64 threads with their live sets, in a process of its own for
 //! each contestant.
