@@ -4,11 +4,15 @@
 #[path = "glibc.rs"]
 mod glibc;
 
-use std::path::Path;
+#[path = "rare.rs"]
+mod rare;
+
+use std::path::PathBuf;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=../../xtask/src/glibc.rs");
+    println!("cargo::rerun-if-changed=../../xtask/src/rare.rs");
     println!("cargo::rerun-if-changed=../../xtask/src/rare.ld");
     // The library must never be unmapped: sequences leave the address of their descriptor in each
     // thread's rseq area, and the kernel may read it at any later time.
@@ -17,14 +21,16 @@ fn main() {
     // within malloc.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,now");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    // Code that most programs never run stands at the end, and takes no memory there.
-    let script = Path::new(&variable("CARGO_MANIFEST_DIR")).join("rare.ld");
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-T,{}", script.display());
+    let cc = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let flags = variable("CARGO_ENCODED_RUSTFLAGS");
+    if let Some(arg) = rare::link_arg(&cc, &linker_of(&flags), &out) {
+        println!("cargo::rustc-cdylib-link-arg={arg}");
+    }
     if variable("CARGO_CFG_TARGET_ENV") != "gnu" {
         return;
     }
-    let stubs = Path::new(&variable("OUT_DIR")).join("glibc");
-    let cc = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
+    let stubs = out.join("glibc");
     match glibc::make_stubs(&cc, &variable("CARGO_CFG_TARGET_ARCH"), &stubs) {
         Ok(true) => {
             println!("cargo::rustc-cdylib-link-arg=-L{}", stubs.display());
@@ -35,4 +41,11 @@ fn main() {
         Ok(false) => {}
         Err(error) => panic!("no stubs of glibc 2.{}: {error}", glibc::OLDEST_MINOR),
     }
+}
+
+/// The arguments among rustc's flags that choose the linker.
+fn linker_of(flags: &str) -> Vec<&str> {
+    let choices = ["-fuse-ld=", "--ld-path="];
+    let choice = |arg: &'_ str| choices.iter().find_map(|name| arg.find(name));
+    flags.split(['\u{1f}', ' ']).filter_map(|arg| Some(&arg[choice(arg)?..])).collect()
 }

@@ -13,18 +13,17 @@
 //! names, and linkers accept one script only.
 //!
 //! The tests compile this file by path, so that they test the shipped libraries. It may use only
-//! the standard library, `glibc.rs` and `rare.ld`.
+//! the standard library, `glibc.rs` and `rare.rs`.
 
 #[allow(dead_code)]
 #[path = "glibc.rs"]
 pub mod glibc;
+#[path = "rare.rs"]
+mod rare;
 
 use glibc::{output, write};
 use std::path::Path;
 use std::process::Command;
-
-/// Where code stands that most programs never run.
-const RARE: &str = include_str!("rare.ld");
 
 /// A program runs with any library of the number that it was linked with.
 pub const SONAME: &str = "libuslab.so.1";
@@ -81,8 +80,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
 
     let shared = lib.join(format!("libuslab.so.{version}"));
     let stubs = lib.join("stubs");
-    let script = lib.join("rare.ld");
-    write(&script, RARE)?;
+    let rare = rare::link_arg(linker.cc, &[], lib);
     let mut search: Vec<&Path> = linker.search.into_iter().collect();
     if linker.is_glibc && glibc::make_stubs(linker.cc, std::env::consts::ARCH, &stubs)? {
         search.push(&stubs);
@@ -98,7 +96,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
             // kernel may read at any later time: the library must never be unmapped. Bound at load:
             // lazy binding may allocate. Unused parts of the standard library go.
             .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"])
-            .arg(format!("-Wl,-T,{}", script.display()))
+            .args(rare)
             .args(search.iter().map(|directory| format!("-L{}", directory.display())))
             .args(glibc::LINK_ARGS)
             .args(["-Wl,--as-needed", "-lgcc_s", "-lm"]),
@@ -112,7 +110,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     let archive = lib.join("libuslab.a");
     let _ = std::fs::remove_file(&archive);
     output(Command::new("ar").arg("rcsD").arg(&archive).arg(&object))?;
-    for left in [object, names, script] {
+    for left in [object, names, lib.join("rare.ld")] {
         std::fs::remove_file(&left).map_err(|error| format!("{}: {error}", left.display()))?;
     }
     let _ = std::fs::remove_dir_all(&stubs);
