@@ -45,7 +45,8 @@ fn main() {
 
 /// The arguments among rustc's flags that choose the linker.
 fn linker_of(flags: &str) -> Vec<&str> {
-    let choices = ["-fuse-ld=", "--ld-path="];
-    let choice = |arg: &'_ str| choices.iter().find_map(|name| arg.find(name));
-    flags.split(['\u{1f}', ' ']).filter_map(|arg| Some(&arg[choice(arg)?..])).collect()
+    let words = flags.split(['\u{1f}', ' ']);
+    words
+        .filter_map(|word| Some(&word[word.find("-fuse-ld=").or_else(|| word.find("--ld-path="))?..]))
+        .collect()
 }

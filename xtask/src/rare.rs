@@ -1,4 +1,4 @@
-//! Links shared libraries with the code that most programs never run at their end (`rare.ld`).
+//! Lets a linker put code that most programs never run at the end of a shared library (`rare.ld`).
 //!
 //! Used by the build script of `uslab-preload` and by `capi.rs`. Only the standard library may be
 //! used here.
@@ -8,9 +8,9 @@ use std::process::Command;
 
 const SCRIPT: &str = include_str!("rare.ld");
 
-/// Writes the script to `directory`, and returns the argument of a link with it; `None` if the
-/// linker fails with it, and the usual layout must do. LLD and GNU ld take a script that adds to
-/// their own layout, gold and mold do not.
+/// Writes the script to `directory`, and returns the argument that passes it to the linker. Returns
+/// `None` if a link with it fails: LLD and GNU ld take a script that adds to their own layout, gold
+/// and mold do not. The library then keeps the usual layout.
 ///
 /// `cc` is the compiler that links, and `chosen` the arguments that choose its linker.
 pub fn link_arg(cc: &str, chosen: &[&str], directory: &Path) -> Option<String> {

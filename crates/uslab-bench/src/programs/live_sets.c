@@ -12,9 +12,10 @@
  *
  *   replace_ns        of the fastest round, the time from the start to the end of the last thread,
  *                     for each replacement of all threads
- *   pages_of_a_set    pages that a set lies in when the last round ends, the mean of all threads
+ *   pages_of_a_set    pages of 4 KiB that a set lies in at the end of the last round, the mean of
+ *                     all threads
  *   pages_of_all      pages that all sets lie in
- *   resident_bytes    resident memory then, above that of the program when it started
+ *   resident_bytes    resident memory at that time, less what it was when the program started
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -122,7 +123,7 @@ static void *run(void *argument)
     replace(set, replacements);
     set->end_ns = now_ns();
     for (size_t n = 0; n < LIVE; n++) set->pages[n] = (uintptr_t)set->objects[n] >> PAGE_SHIFT;
-    /* One of the threads. */
+    /* One of the threads reads it, while all sets are there. */
     if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) resident_bytes = resident();
     pthread_barrier_wait(&barrier);
     for (size_t n = 0; n < LIVE; n++) give_back(set->objects[n]);

@@ -122,7 +122,7 @@ fn of_growth(history: &History, name: &dyn Fn(u32) -> String) -> Option<Verdict>
         Cause::Leak => is_certain(history, growth, noise),
         Cause::Elsewhere => true,
         // Free memory grows too where a program gives memory up, and the resident size sinks.
-        _ => now >= then && is_mostly_certain(growth.saturating_sub(unsure_bytes(history)), growth, noise),
+        _ => now >= then && is_enough(growth.saturating_sub(unsure_bytes(history)), growth, noise),
     };
     let rising = grows.into_iter().filter_map(|(cause, what, trend)| match trend {
         Trend::Rises(growth) if growth >= explained && is_growth(cause, growth) => {
@@ -160,11 +160,11 @@ fn is_certain(history: &History, growth: u64, noise: u64) -> bool {
         lowest_now.saturating_sub(lowest).saturating_sub(last.unsure_bytes)
     });
     let certain = of_caches.fold(rise(looks, |look| look.large_bytes), u64::saturating_add);
-    is_mostly_certain(certain, growth, noise)
+    is_enough(certain, growth, noise)
 }
 
-/// Whether enough of `growth` is certain.
-fn is_mostly_certain(certain: u64, growth: u64, noise: u64) -> bool {
+/// Whether the `certain` part of a growth is large enough to name it.
+fn is_enough(certain: u64, growth: u64, noise: u64) -> bool {
     certain >= noise.max(growth / MIN_CERTAIN_DIVISOR)
 }
 
