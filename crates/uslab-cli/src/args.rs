@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_mangen::Man;
 
@@ -15,6 +16,7 @@ use crate::ask::args::{
 };
 use crate::failure::{self, FAILED, Failure, Outcome};
 use crate::metrics::Format;
+use crate::output;
 use crate::profile::args::{PROFILE_EXAMPLES, Profile};
 use crate::record::args::{RECORD_EXAMPLES, Record};
 use crate::report::args::{REPORT_EXAMPLES, Report};
@@ -380,7 +382,7 @@ pub struct Metrics {
     pub listen: Option<SocketAddr>,
 
     /// Write them to FILE, which is replaced in one step
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = plain_file())]
     pub output: Option<PathBuf>,
 
     /// Write the file again every so many SECONDS, until interrupted or the last PID has ended
@@ -390,6 +392,27 @@ pub struct Metrics {
     /// The format: openmetrics (otherwise printed) or prometheus (otherwise written to files)
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
     pub format: Option<Format>,
+}
+
+/// Prints what the parser answers in place of a command: an error, or the help that was asked for.
+/// Returns the exit status.
+pub fn end(answer: &clap::Error) -> u8 {
+    let printed = answer.print().and_then(|()| io::stdout().flush());
+    match printed {
+        Err(error) if !answer.use_stderr() && error.kind() != io::ErrorKind::BrokenPipe => {
+            failure::complain(&format!("cannot write to standard output: {error}"));
+            FAILED
+        }
+        _ => u8::try_from(answer.exit_code()).unwrap_or(FAILED),
+    }
+}
+
+/// A file that is replaced, or written over time: not standard output, which `-` often stands for.
+pub fn plain_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|file| match output::is_standard_output(&file) {
+        true => Err("this command writes to a file, not to standard output; a file of that name is ./-"),
+        false => Ok(file),
+    })
 }
 
 /// An address to listen on; a port alone means this machine only.

@@ -63,7 +63,11 @@ use clap::Parser;
 use args::{Arguments, Command};
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(answer) => return ExitCode::from(args::end(&answer)),
+    };
+    let outcome = match arguments.command {
         Command::Run(options) => run::run(&options),
         Command::Info(options) => info::info(&options),
         Command::Diff(options) => diff::diff(&options),

@@ -221,6 +221,12 @@ fn can_write_in_place(error: ErrorKind) -> bool {
     matches!(error, CrossesDevices | InvalidFilename | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
+/// Whether this is the usual name of standard output on a command line. A file of that name is
+/// `./-`.
+pub fn is_standard_output(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
 /// Whether two names lead to the same file.
 pub fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino()));

@@ -81,6 +81,20 @@ pub fn has_thread(pid: i32, name: &str) -> Option<bool> {
     Some(names.any(|found| found.trim_end() == name))
 }
 
+/// Whether the process has mapped the file, or one of its name; `None` if its mappings cannot be
+/// read. In some filesystems a mapping shows another inode than the file.
+pub fn has_mapped(pid: i32, file: &File, name: &str) -> Option<bool> {
+    let inode = file.metadata().ok()?.ino().to_string();
+    let maps = kernel_text(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty())?;
+    let is_it = |line: &str| {
+        // Addresses, permissions, offset, device, inode, path.
+        let mut words = line.split_ascii_whitespace().skip(4);
+        words.next() == Some(&inode)
+            || words.next().and_then(|path| path.rsplit('/').next()).is_some_and(|last| last == name)
+    };
+    Some(maps.lines().any(is_it))
+}
+
 /// Nanoseconds of `CLOCK_BOOTTIME`.
 pub fn boot_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();

@@ -191,6 +191,10 @@ fn help_teaches() {
         assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
         assert!(out.contains(part), "{arguments:?}: {out}");
     }
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").expect("opened");
+    let mut lost = sandbox.uslab(&["help"]);
+    let output = lost.stdout(full()).stderr(Stdio::piped()).output().expect("ran");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(outcome(&mut sandbox.uslab(&["frobnicate"])).0, 2);
     assert_eq!(outcome(&mut sandbox.uslab(&[])).0, 2);
 }

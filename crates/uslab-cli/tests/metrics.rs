@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use support::{Running, Sandbox, outcome, wait_until};
 
@@ -196,6 +197,19 @@ fn a_client_that_does_not_read_holds_up_no_other() {
     slow.extend((1..8).map(|n| connect(&address, if n % 2 == 0 { ask } else { "GET / HT" })));
     assert!(get(&address, "/", "*/*").expect("an answer").2.contains("metrics"));
     drop(slow);
+}
+
+#[test]
+fn silent_clients_hold_up_others_for_seconds_at_most() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    let (_server, address) = server(&sandbox, &[&running.pid()]);
+    let silent: Vec<_> = (0..40).map(|_| connect(&address, "")).collect();
+    let start = Instant::now();
+    assert!(get(&address, "/", "*/*").expect("an answer").2.contains("metrics"));
+    // A fifth of what eight threads would wait for forty clients, five seconds for each.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    drop(silent);
 }
 
 #[test]

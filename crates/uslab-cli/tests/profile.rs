@@ -143,6 +143,7 @@ fn profiles_are_compared_and_converted() {
     assert_eq!(folded, "program+0x2000;program+0x1000;[fake_128] 38400\n");
     assert!(shown(&["--from", &after, "--format", "jeprof"]).starts_with("heap_v2/1\n"));
     assert_eq!(shown(&["--from", &after, "--format", "dump"]), dump("7", 300));
+    assert_eq!(shown(&["--from", &after, "--format", "dump", "-o", "-"]), dump("7", 300));
 }
 
 #[test]

@@ -55,6 +55,8 @@ fn a_record_ends_by_its_time_or_a_signal_and_becomes_a_page() {
 
     for name in ["timed.record", "stopped.record"] {
         let page = page(&sandbox, name);
+        let path = sandbox.root.join(name);
+        assert_eq!(outcome(sandbox.uslab(&["report", "-o", "-"]).arg(path)).1, page);
         for part in ["sleep (pid ", "fake-64", "fake 128 (128 B)", "Slabs without live objects"] {
             assert!(page.contains(part), "{part} is missing: {page}");
         }
@@ -168,6 +170,8 @@ fn what_cannot_be_recorded_or_drawn_is_explained() {
         assert!(err.contains(part) && err.lines().count() == 1, "{err}");
     }
     assert_eq!(outcome(&mut sandbox.uslab(&["record", &running.pid(), "-o", "x", "--every", "1y"])).0, 2);
+    let (code, _, err) = outcome(&mut sandbox.uslab(&["record", &running.pid(), "-o", "-"]));
+    assert!(code == 2 && err.contains("a file of that name is ./-"), "{err}");
     let (code, _, err) = outcome(&mut sandbox.uslab(&["record", &running.pid(), "-o", "/dev/full"]));
     assert!(code == 1 && err.contains("cannot write /dev/full: No space left"), "{err}");
     assert!(!fs::metadata("/dev/full").expect("there").is_file());

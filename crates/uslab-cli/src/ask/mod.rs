@@ -90,9 +90,14 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
     if text.len() >= REQUEST_TEXT_BYTES || text.contains('\0') {
         return Err(fail(format!("the names are longer than {} bytes", REQUEST_TEXT_BYTES - 1)));
     }
-    let Found { file, snapshot, .. } = &find_open(pid, copy, true)?;
+    let Found { file, snapshot, path, .. } = &find_open(pid, copy, true)?;
     if snapshot.finished {
         return Err(fail(format!("{} has ended", process::described(pid))));
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if process::has_mapped(pid, file, &name) == Some(false) {
+        let who = process::described(pid);
+        return Err(fail(format!("{who} has executed another program, which does not run under uslab")));
     }
     match file.try_lock() {
         Ok(()) => {}

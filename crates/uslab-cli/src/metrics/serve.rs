@@ -3,12 +3,13 @@
 //! Figures are read when they are asked for, so that a server without readers costs nothing.
 //!
 //! A few threads accept and answer connections, so a slow client holds up one of them, and further
-//! connections wait in the backlog. A client has [`PATIENCE`] for its request, and as long to take
-//! the answer. Only the head of a request is read: no thread waits for a body, or believes a length
-//! that a client names.
+//! connections wait in the backlog. A client has [`PATIENCE`] for its request, or [`CROWDED`] while
+//! no thread is free for other clients. It has [`PATIENCE`] to take the answer. Only the head of a
+//! request is read: no thread waits for a body, or believes a length that a client names.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ const FRONT: &str = "<!doctype html><title>uslab</title><p><a href=\"/metrics\">
 const MAX_CONNECTIONS: usize = 8;
 /// Time for a request, and for its answer, in total.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for a request while all threads have one. Clients send it as they connect.
+const CROWDED: Duration = Duration::from_millis(500);
 /// Bytes of a request's line and headers.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 100;
@@ -38,26 +41,32 @@ pub fn serve(address: SocketAddr, named: &Named) -> Outcome {
     named.first_text(Format::OpenMetrics)?;
     let listener = TcpListener::bind(address).map_err(fail)?;
     let own = listener.local_addr().map_err(fail)?;
+    let free = AtomicUsize::new(1);
     thread::scope(|scope| {
         for n in 1..MAX_CONNECTIONS {
             let server = thread::Builder::new().name(format!("http {n}"));
+            free.fetch_add(1, Relaxed);
             // As many as the system allows; this one serves too.
-            if server.spawn_scoped(scope, || answer_all(&listener, named)).is_err() {
+            if server.spawn_scoped(scope, || answer_all(&listener, named, &free)).is_err() {
+                free.fetch_sub(1, Relaxed);
                 break;
             }
         }
         // Port 0 asks the kernel to choose: the line names the choice.
         note(&format!("uslab: metrics at http://{own}/metrics\n"));
-        answer_all(&listener, named)
+        answer_all(&listener, named, &free)
     })
 }
 
-/// Answers one connection after the other. A client that went away is no error.
-fn answer_all(listener: &TcpListener, named: &Named) -> ! {
+/// Answers one connection after the other. A client that went away is no error. `free` counts the
+/// threads that have no client.
+fn answer_all(listener: &TcpListener, named: &Named, free: &AtomicUsize) -> ! {
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                let _ = answer(stream, named);
+                free.fetch_sub(1, Relaxed);
+                let _ = answer(stream, named, || free.load(Relaxed) == 0);
+                free.fetch_add(1, Relaxed);
             }
             Err(_) => thread::sleep(PAUSE),
         }
@@ -77,9 +86,9 @@ impl Page {
     }
 }
 
-fn answer(mut stream: TcpStream, named: &Named) -> io::Result<()> {
+fn answer(mut stream: TcpStream, named: &Named, is_crowded: impl Fn() -> bool) -> io::Result<()> {
     let mut head = Vec::new();
-    let (page, has_body) = match read_head(&mut stream, &mut head)? {
+    let (page, has_body) = match read_head(&mut stream, &mut head, is_crowded)? {
         Head::Whole => page(&head, named),
         Head::TooLong => (Page::plain("431 Request Header Fields Too Large", "too long\n"), true),
         Head::Damaged => (Page::plain("400 Bad Request", "not HTTP\n"), true),
@@ -119,16 +128,18 @@ enum Head {
 }
 
 /// Reads up to the end of the head, or a little further.
-fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Head> {
-    let deadline = Instant::now() + PATIENCE;
+fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>, is_crowded: impl Fn() -> bool) -> io::Result<Head> {
+    let start = Instant::now();
     let mut part = [0; MAX_HEAD_BYTES];
     loop {
-        stream.set_read_timeout(Some(left(deadline)?))?;
+        let patience = if is_crowded() { CROWDED } else { PATIENCE };
+        // Other clients may come meanwhile.
+        stream.set_read_timeout(Some(left(start + patience)?.min(CROWDED)))?;
         let room = MAX_HEAD_BYTES - head.len();
         match stream.read(&mut part[..room]) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => head.extend_from_slice(&part[..bytes]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if is_pause(error.kind()) => continue,
             Err(error) => return Err(error),
         }
         match httparse::Request::new(&mut [httparse::EMPTY_HEADER; MAX_HEADERS]).parse(head) {
@@ -138,6 +149,11 @@ fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Head> {
             Err(_) => return Ok(Head::Damaged),
         }
     }
+}
+
+/// Whether a read ended without the client's doing: by a signal, or at its time limit.
+fn is_pause(error: ErrorKind) -> bool {
+    matches!(error, ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// The answer to a whole head, and whether its body is sent.

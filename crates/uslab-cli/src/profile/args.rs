@@ -72,7 +72,7 @@ pub struct Profile {
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
     pub format: Option<Format>,
 
-    /// The file to write, instead of standard output
+    /// The file to write, instead of standard output; - is standard output, too
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 

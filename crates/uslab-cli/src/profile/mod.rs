@@ -45,11 +45,12 @@ pub fn profile(options: &Profile) -> Outcome {
     }
     let is_pprof = options.output.is_some();
     let format = options.format.unwrap_or(if is_pprof { Format::Pprof } else { Format::Text });
-    if format == Format::Pprof && options.output.is_none() && io::stdout().is_terminal() {
+    let output = options.output.as_deref().filter(|file| !output::is_standard_output(file));
+    if format == Format::Pprof && output.is_none() && io::stdout().is_terminal() {
         return Err(Failure::new(FAILED, "pprof's format is not for a terminal: name a file with -o"));
     }
     // Sampling may take minutes.
-    if let Some(file) = &options.output {
+    if let Some(file) = output {
         output::check(file).map_err(|error| cannot_write(file, &error))?;
     }
     let loaded = match (&options.diff, &options.from) {
@@ -61,7 +62,7 @@ pub fn profile(options: &Profile) -> Outcome {
         (None, None) => from_process(options)?,
     };
     let bytes = written(&loaded, format)?;
-    match &options.output {
+    match output {
         None => print(bytes),
         Some(file) => output::write(file, &bytes).map(|()| 0).map_err(|error| cannot_write(file, &error)),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::args::process_id;
+use crate::args::{plain_file, process_id};
 use crate::ask::args::copy_number;
 
 pub const RECORD_EXAMPLES: &str = "\
@@ -29,7 +29,7 @@ pub struct Record {
     pub pid: i32,
 
     /// The file to write; one of that name is replaced
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = plain_file())]
     pub output: PathBuf,
 
     /// The copy of the library, if the process contains several (that with the most memory

@@ -22,7 +22,7 @@ pub struct Report {
     #[arg(value_name = "FILE")]
     pub record: PathBuf,
 
-    /// The page to write (FILE.html unless given)
+    /// The page to write (FILE.html unless given); - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 

@@ -36,6 +36,9 @@ pub fn report(options: &Report) -> Outcome {
         }
     }
     let page = page::page(&series, heap.as_ref());
+    if output::is_standard_output(&file) {
+        return print(page);
+    }
     // The user named the one file; the other lies where other users may have planted a link.
     let written = if options.output.is_some() {
         output::write(&file, page.as_bytes())
