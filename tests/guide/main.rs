@@ -10,9 +10,8 @@
 //! Of a sum (`RSS 3 MiB = live 2 MiB + metadata 1 MiB`) the first part alone is compared: the
 //! others are those that the moment has. It may go on in lines that begin with `+`.
 //!
-//! A command finds `uslab` on its path and `libuslab_malloc.so` by the loader's path, as after an
-//! installation. `USLAB_GUIDE=write cargo test -p uslab-tests --test guide` writes the outputs of
-//! this machine into the pages.
+//! A command finds `uslab` on its path, as after an installation. `USLAB_GUIDE=write cargo test -p
+//! uslab-tests --test guide` writes the outputs of this machine into the pages.
 
 mod page;
 mod shape;
@@ -38,7 +37,6 @@ fn outputs(name: &str, page: &Page) -> Vec<Vec<String>> {
     let outcome = Program::new(tool("bash", "bash"))
         .arg(scratch.write("script", &script))
         .env("PATH", path)
-        .env("LD_LIBRARY_PATH", &lib)
         .env("LC_ALL", "C.UTF-8")
         .limit_s(60)
         .run(&scratch, Mode::Plain);

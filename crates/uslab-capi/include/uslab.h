@@ -387,9 +387,9 @@ size_t uslab_reclaim(size_t bytes) USLAB_NOEXCEPT;
  * bytes that went. Calls no shrinker. */
 size_t uslab_trim(size_t kept_bytes) USLAB_NOEXCEPT;
 
-/* Chooses how long free memory stays, from now on: 1000 ms by default, 0 for not at all, a negative
- * value for ever; uslab_reclaim(3) tells about free pages inside slabs. Under pressure, at limits
- * and by uslab_trim memory returns whatever was chosen. Neither allocates nor blocks. */
+/* Chooses how long free memory stays, from now on: 1000 ms by default. 0 returns it at once; a
+ * negative value keeps it. uslab_reclaim(3) tells about free pages inside slabs. Under pressure, at
+ * limits and by uslab_trim memory returns whatever was chosen. Neither allocates nor blocks. */
 void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
 
 /* When huge pages of 2 MiB back memory. AUTO, the default: where a heap beyond 20 MiB grows and has
@@ -447,9 +447,9 @@ size_t uslab_release_memory(void) USLAB_NOEXCEPT;
  * Limits the memory that the allocator holds in this process, in bytes; 0 is no limit. It counts
  * pages of slabs, large objects, and free pages that still have memory.
  *
- * Above `soft_bytes` the background thread reclaims. An allocation that would exceed `hard_bytes`
- * first reclaims on its own thread, shrinkers included, and fails with ENOMEM if that does not
- * help. Frees always work. EINVAL: the soft limit is above the hard one. ENOMEM.
+ * Above `soft_bytes` a thread of the library reclaims. An allocation that would exceed
+ * `hard_bytes` first reclaims on its own thread, shrinkers included, and fails with ENOMEM if that
+ * does not help. Frees always work. EINVAL: the soft limit is above the hard one. ENOMEM.
  */
 int uslab_set_limit(size_t soft_bytes, size_t hard_bytes) USLAB_NOEXCEPT;
 
@@ -460,7 +460,7 @@ int uslab_set_limit(size_t soft_bytes, size_t hard_bytes) USLAB_NOEXCEPT;
 #define USLAB_SOURCE_ON   1u /* watched, if it exists */
 #define USLAB_SOURCE_OFF  2u /* not watched */
 
-/* The sources that report memory pressure. A report makes the background thread run shrinkers. */
+/* The sources that report memory pressure. At a report the library runs shrinkers on a thread. */
 typedef struct uslab_pressure_options {
     size_t   type_size; /* sizeof(uslab_pressure_options) */
     unsigned systemd;   /* the file that the service manager names in MEMORY_PRESSURE_WATCH; if it

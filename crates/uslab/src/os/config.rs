@@ -134,7 +134,7 @@ pub const VARIABLES: [Variable; 26] = [
         values: "`auto`, `never`, `always`",
         default: "`auto`: where a heap of more than 20 MiB grows and is dense",
         doc: "When huge pages back memory. `always`: from the first page on, and free memory returns in \
-              pieces of 2 MiB only, unless memory is short. `auto` gives none where free memory cannot wait: \
+              pieces of 2 MiB only, unless memory is short. `auto` gives none where free memory must return at once: \
               with `USLAB_REAPER=0` or `USLAB_DECAY_MS=0`, and under a limit on addresses (`ulimit -v`, \
               `ulimit -d`, strict overcommit). Within an eighth of a limit no memory gets huge pages, and \
               none does where the system's setting is `never`. `uslab::set_huge_pages` and \
@@ -224,7 +224,7 @@ pub const VARIABLES: [Variable; 26] = [
         name: SECURE,
         read_by: "the library",
         values: "`1`, or words: `check`, `canary`, `zero`, `quarantine`, `order`, `ranges`",
-        default: "the checks that cost nothing",
+        default: "the checks of every process",
         doc: "Harden every cache and the malloc family, but not private heaps: check every free, secret \
               canaries around the requested bytes, zeroes in freed objects, a random quarantine, random \
               order, addresses that no other cache reuses. `1`: all of these; see \
@@ -240,7 +240,7 @@ pub const VARIABLES: [Variable; 26] = [
                   sheaves of the default capacity are not counted. Objects of 33 KiB to 1 MiB: 16 MiB on up \
                   to four CPUs; a quarter of that in larger processes without a background thread",
         doc: "Upper bound on what the sheaves of one CPU hold, over all caches. Sheaves of two objects are \
-              not counted. Objects of 33 KiB to 1 MiB are bounded by as much once more.",
+              not counted. Objects of 33 KiB to 1 MiB have a second bound of that size.",
         is_harmless: true,
     },
     Variable {

@@ -4,13 +4,14 @@
 //!   dirty pages │    ╱╲    ╱╲    ╱╲
 //!               │ ╲╱    ╲╱    ╲╱          a loop that allocates and frees: its pages stay
 //!               │ ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ least
-//!               │ ░░░░░░░░░░░░░░░░░       was free all the time: half of it goes at each look
+//!               │ ░░░░░░░░░░░░░░░░░       was free all the time: goes when the window ends
 //!               └────────┬────────┬──▶
 //!                 before    now           two periods are the window
 //! ```
 //!
 //! The least number of dirty pages in a window is what the program did without for all of it. The
 //! window is two periods of half the decay. So memory freed stays for one decay to one and a half.
+//! Of more than 512 MiB, half goes at a time.
 //!
 //! Free memory must not make a process much larger than its need. Where a program takes fresh pages
 //! because the free ones do not fit, pages go early: no more is held than twice what was in use at
@@ -26,6 +27,9 @@ const NEVER: u64 = u64::MAX;
 const NOT_CHOSEN: u64 = u64::MAX - 1;
 /// Time between two looks of the background thread.
 pub const LOOK_MS: u64 = 500;
+/// A look that comes so much too early counts as one in time: the clock is a coarse one, and looks
+/// do not come to the millisecond.
+const EARLY_MS: u64 = LOOK_MS / 8;
 /// A shorter decay counts as this one, so that the background thread does not spin.
 const MIN_MS: u64 = 20;
 /// Idle pages go by halves, but no fewer than these at a look: 512 MiB.
@@ -78,8 +82,7 @@ fn rest_ms(ms: u64) -> u64 {
 
 /// Whether it is time for the next walk of the slabs in use, of which the last was at `walked_ms`.
 pub fn is_walk_due(walked_ms: u64, now_ms: u64) -> bool {
-    // Within the tick of a coarse clock.
-    ms().is_some_and(|ms| now_ms.saturating_sub(walked_ms) + LOOK_MS / 8 >= rest_ms(ms))
+    ms().is_some_and(|ms| now_ms.saturating_sub(walked_ms) + EARLY_MS >= rest_ms(ms))
 }
 
 /// Whether free memory goes as soon as it is free.
@@ -87,12 +90,12 @@ pub fn is_at_once() -> bool {
     DECAY_MS.load(Relaxed) == 0
 }
 
-/// Whether the period is over, within the tick of a coarse clock.
+/// Whether the period is over, or ends within [`EARLY_MS`] and an eighth of itself.
 pub(super) fn is_over(now_ms: u64, period_ms: u64) -> bool {
-    now_ms.saturating_sub(BEGAN_MS.load(Relaxed)) >= period_ms - period_ms / 8
+    now_ms.saturating_sub(BEGAN_MS.load(Relaxed)) >= period_ms - EARLY_MS.min(period_ms / 8)
 }
 
-/// Whether the period should have ended [`LATE_MS`] ago.
+/// Whether the period ended [`LATE_MS`] ago, or a little less.
 pub(super) fn is_late(now_ms: u64) -> bool {
     period_ms().is_some_and(|period_ms| is_over(now_ms, period_ms + LATE_MS))
 }

@@ -15,16 +15,18 @@
 //! the row, calls bypass sheaves ([`super::bypass`]).
 //!
 //! A thread may have chosen the row before the flag changed, and install a sheaf after the drain.
-//! So it tests the flag again after it installed a sheaf, and drains if the flag has changed. The
-//! barrier orders the two, as for bypasses. A row exists in rseq mode only: in locked mode, and in
-//! caches that hide their sheaves from the start ([`super::hidden`]), each call takes the slow path
-//! anyway. There the flag keeps threads from sheaves of their own ([`super::local`]).
+//! So it tests the flag again after it installed a sheaf, and drains if the flag has changed. At
+//! the beginning the barrier orders the two, as for bypasses, and at the end a fence does.
+//!
+//! A row exists in rseq mode only: in locked mode, and in caches that hide their sheaves from the
+//! start ([`super::hidden`]), each call takes the slow path anyway. There the flag keeps threads
+//! from sheaves of their own ([`super::local`]).
 
 use super::CpuCache;
 use super::drain::{Drain, Keep};
 use crate::pages::boot;
 use crate::rseq::{self, Mode, Slot, dummy_of, mode};
-use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst};
+use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, fence};
 
 impl CpuCache {
     /// Lets each call take the slow path from now on. The caller then issues a barrier and drains
@@ -34,10 +36,14 @@ impl CpuCache {
         self.is_hiding.store(true, SeqCst);
     }
 
-    /// Lets the fast path serve calls again. Makes system calls if sheaves are to be drained. The
+    /// Lets the fast path serve calls again. Makes system calls if sheaves are to be drained. Where
+    /// the kernel refuses barriers by now, main sheaves stay in the row until the next profile. The
     /// caller holds the registry's lock.
     pub fn end_hiding(&self) {
         self.is_hiding.store(false, SeqCst);
+        // Either the drain finds a sheaf that a thread has just installed, or that thread finds the
+        // flag changed: it installs by an atomic exchange before it reads the flag.
+        fence(SeqCst);
         let mut drain = Drain::of_idle(Keep::Target);
         self.used_of_rows(self.hidden_slots()).for_each(|slot| drain.take(self, slot));
     }

@@ -8,8 +8,8 @@ use crate::rseq::Which;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl CpuCache {
-    /// Calls `visit` for each slot, those of threads and of the counted row too, each barn, each
-    /// sheaf in them, and the slabs' structures. No other thread may use the cache.
+    /// Calls `visit` for each slot, those of threads and of the counted and hidden rows too, each
+    /// barn, each sheaf in them, and the slabs' structures. No other thread may use the cache.
     pub fn for_each_region(&self, visit: &mut Visit<'_>) {
         for slot in self.all_slots() {
             visit(Region::of("slot", slot));

@@ -205,9 +205,8 @@ pub(super) fn keep_soft() {
     }
 }
 
-/// Runs one pass on its own thread. Without code of the program to run, or if the system refuses a
-/// thread, runs it
-/// on this thread.
+/// Runs one pass on a thread of its own, or on this one where no code of the program is to run, or
+/// where the system refuses a thread.
 fn pass_in_background(target: Target) {
     let spawns = || match target {
         Target::Reclaimed(bytes) => os::thread::spawn(reclaim_on_thread, bytes),
