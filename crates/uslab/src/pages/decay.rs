@@ -90,9 +90,15 @@ pub fn is_at_once() -> bool {
     DECAY_MS.load(Relaxed) == 0
 }
 
-/// Whether the period is over, or ends within [`EARLY_MS`] and an eighth of itself.
+/// Whether the period is over, or nearly.
 pub(super) fn is_over(now_ms: u64, period_ms: u64) -> bool {
-    now_ms.saturating_sub(BEGAN_MS.load(Relaxed)) >= period_ms - EARLY_MS.min(period_ms / 8)
+    is_over_after(now_ms.saturating_sub(BEGAN_MS.load(Relaxed)), period_ms)
+}
+
+/// The same of a period that began so long ago. It ends early by [`EARLY_MS`], or by an eighth of
+/// it if that is less.
+fn is_over_after(passed_ms: u64, period_ms: u64) -> bool {
+    passed_ms >= period_ms - EARLY_MS.min(period_ms / 8)
 }
 
 /// Whether the period ended [`LATE_MS`] ago, or a little less.
@@ -205,6 +211,13 @@ mod tests {
         let ends = [Some(LOOK_MS), None, Some(10), Some(600)].map(|period_ms| end_of(period_ms, 1000));
         assert_eq!(ends, [None, None, Some(1010), Some(1600)]);
         assert_eq!(due_ms(u64::MAX), u64::MAX, "no test sets another decay");
+    }
+
+    #[test]
+    fn a_long_period_ends_no_earlier_than_a_look_may() {
+        let ends = [(10, 9), (500, 438), (8000, 7938), (60_000, 59_938)];
+        assert!(ends.iter().all(|&(period_ms, end_ms)| is_over_after(end_ms, period_ms)));
+        assert!(ends.iter().all(|&(period_ms, end_ms)| !is_over_after(end_ms - 1, period_ms)));
     }
 
     #[test]
