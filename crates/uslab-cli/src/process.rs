@@ -109,6 +109,15 @@ pub fn owner(pid: i32) -> Option<u32> {
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// The inode of the first pid namespace, from which every process can be seen (`PROC_PID_INIT_INO`
+/// of the kernel).
+pub const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+/// The inode of the process's pid namespace; `None` if it cannot be read.
+pub fn pid_namespace(pid: i32) -> Option<u64> {
+    Some(fs::metadata(format!("/proc/{pid}/ns/pid")).ok()?.ino())
+}
+
 /// The process's id in its own pid namespace, which names its snapshot; the same id unless the
 /// process is in a container.
 pub fn inner_pid(pid: i32) -> i32 {

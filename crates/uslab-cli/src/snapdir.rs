@@ -23,6 +23,7 @@ use nix::unistd::geteuid;
 use crate::failure::{Failure, RUN_FAILED};
 use crate::layout::MAX_COPIES;
 use crate::process;
+use crate::snapshot::{self, Origin};
 
 /// The variable that tells a process where to publish, and that names another directory to this
 /// program.
@@ -221,8 +222,12 @@ fn owner_of_name(name: &str) -> Option<i32> {
     [&[][..], &["profile"], &["profile", "new"]].contains(&&rest[..]).then_some(pid)
 }
 
-/// Removes the files of processes that are gone. One whose pid is in use again waits for that
-/// process to end: its new owner may be about to put its own file there.
+/// Removes the files that processes left which are gone. One whose pid is in use again waits for
+/// that process to end: its new owner may be about to put its own file there. A file that no
+/// process of the library wrote stays, whatever its name.
+///
+/// Processes of other pid namespaces, as containers have, can be seen from the first one alone. So
+/// elsewhere their files stay, too.
 pub fn sweep(directory: &Path) {
     let names = fs::read_dir(directory).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -233,8 +238,18 @@ pub fn sweep(directory: &Path) {
     }
     // A container that shares the directory names its files by ids of its own.
     let inner: HashSet<i32> = process::all().into_iter().map(process::inner_pid).collect();
+    let own = process::pid_namespace(std::process::id().cast_signed());
+    let sees_all = own == Some(process::FIRST_PID_NAMESPACE);
     for (_, name) in dead.into_iter().filter(|(pid, _)| !inner.contains(pid)) {
-        let _ = fs::remove_file(directory.join(name));
+        let file = directory.join(name);
+        let is_left = match snapshot::origin(&file) {
+            Some(Origin::Snapshot(namespace)) => sees_all || namespace == own,
+            Some(Origin::Profile) => sees_all,
+            None => false,
+        };
+        if is_left {
+            let _ = fs::remove_file(file);
+        }
     }
 }
 
@@ -247,6 +262,8 @@ pub fn is_from_before(snapshot_start_ns: u64, pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{HEADER_BYTES, Header, VERSION};
+    use std::mem::offset_of;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -291,11 +308,31 @@ mod tests {
         let dead = ["", ".2", ".profile", ".profile.new", ".8.profile"].map(|end| format!("2147483647{end}"));
         let kept =
             ["2147483647.9", "2147483647.notes", "2147483647.", "notes", &me, &format!("{me}.profile")];
+        let namespace = process::pid_namespace(std::process::id().cast_signed()).unwrap_or(0);
+        let snapshot = |namespace: u64| {
+            let mut bytes = vec![0; HEADER_BYTES];
+            bytes[..8].copy_from_slice(b"uslabsnp");
+            let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
+            put(offset_of!(Header, version), &VERSION.to_ne_bytes());
+            put(offset_of!(Header, pid_namespace), &namespace.to_ne_bytes());
+            bytes
+        };
         for name in dead.iter().map(String::as_str).chain(kept) {
-            fs::write(base.join(name), "x").expect("a file");
+            let is_profile = name.contains("profile");
+            let bytes = if is_profile { b"uslab-profile 1\n".to_vec() } else { snapshot(namespace) };
+            fs::write(base.join(name), bytes).expect("a file");
         }
+        fs::write(base.join("2147483645"), snapshot(namespace + 1)).expect("a file");
+        // Files of the user's own.
+        let own = ["2147483646", "2147483646.2", "2147483646.profile"];
+        own.iter().for_each(|name| fs::write(base.join(name), "my notes").expect("a file"));
         sweep(base);
-        dead.iter().for_each(|name| assert!(!base.join(name).exists(), "{name}"));
+        own.iter().for_each(|name| assert!(base.join(name).exists(), "{name}"));
+        // Another namespace's process may be one that cannot be seen.
+        let sees_all = namespace == process::FIRST_PID_NAMESPACE;
+        assert_eq!(base.join("2147483645").exists(), !sees_all);
+        let dead = dead.iter().filter(|name| sees_all || !name.contains("profile"));
+        dead.for_each(|name| assert!(!base.join(name).exists(), "{name}"));
         kept.iter().for_each(|name| assert!(base.join(name).exists(), "{name}"));
     }
 }

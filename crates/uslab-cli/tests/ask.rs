@@ -27,6 +27,10 @@ fn requests_reach_the_process_and_answers_are_safe_to_print() {
         assert_eq!(out, format!("{answer}, in time\n"));
     };
     asks("validate", &[], "valid: \u{fffd}[1mverb 1, values 0 0, text ");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("opened");
+    let mut lost = sandbox.uslab(&["validate", &running.pid()]);
+    let output = lost.stdout(full).stderr(Stdio::piped()).output().expect("ran");
+    assert_eq!(output.status.code(), Some(3), "not a fault that was found: {output:?}");
     asks("debug", &["malloc-64,other*", "FU"], "\u{fffd}[1mverb 2, values 0 0, text FU,malloc-64,other*");
     asks("debug", &["malloc-64", "-"], "\u{fffd}[1mverb 2, values 0 0, text -,malloc-64");
     asks("shrink", &[], "\u{fffd}[1mverb 3, values 0 0, text ");

@@ -49,7 +49,8 @@ pub fn validate(options: &Validate) -> Outcome {
     if answered.outcome == layout::OUTCOME_FAULTY {
         return Err(Failure::new(FAILED, format_args!("not valid: {}", answered.text)));
     }
-    print(format!("valid: {}\n", answered.text))
+    let printed = print(format!("valid: {}\n", answered.text));
+    printed.map_err(|failure| Failure { code: NOT_VALIDATED, ..failure })
 }
 
 /// `uslab debug`.

@@ -68,7 +68,9 @@ pub struct Named {
 
 impl Named {
     fn new(pids: &[i32]) -> Named {
-        Named { pids: pids.to_vec(), missing: Mutex::default() }
+        // Two samples of one series are an error to those who read them.
+        let pids: BTreeSet<i32> = pids.iter().copied().collect();
+        Named { pids: pids.into_iter().collect(), missing: Mutex::default() }
     }
 
     /// The metrics, if every process can be read.

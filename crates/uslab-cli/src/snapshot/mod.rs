@@ -24,6 +24,8 @@ use crate::process::{self, printable};
 use crate::snapdir;
 pub use parts::{Setting, Shrinker, Source};
 
+/// The first bytes of a heap profile that a process wrote.
+const PROFILE_START: &[u8] = b"uslab-profile";
 const RECORD_BYTES: usize = size_of::<Record>();
 /// `Record::pages_per_slab` counts pages of this size on every machine.
 pub const SLAB_PAGE_BYTES: u64 = 4096;
@@ -127,6 +129,9 @@ copy! {
     shrinkers: Vec<Shrinker>,
     /// Shrinkers beyond the file's room.
     shrinkers_left_out: u64,
+    /// The inode of the writer's pid namespace; 0 if it is not known.
+    #[serde(skip)]
+    pid_namespace: u64,
     /// Version of the library, as the layout packs it.
     #[serde(skip)]
     library_version: u32,
@@ -268,6 +273,29 @@ pub fn open(file: &Path, pid: i32, writes: bool) -> Result<(File, Snapshot), Tro
     Ok((file, snapshot))
 }
 
+/// Whose file this is, if the library made it.
+pub enum Origin {
+    /// A snapshot, written in the pid namespace of this inode, or of an unknown one.
+    Snapshot(Option<u64>),
+    /// A heap profile.
+    Profile,
+}
+
+/// What a file is by its first bytes; `None` if the library did not make it, or had no time to
+/// write them.
+pub fn origin(file: &Path) -> Option<Origin> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(file).ok()?;
+    let mut bytes = [0; size_of::<Header>()];
+    let is_whole = file.read_exact_at(&mut bytes, 0).is_ok();
+    if is_whole && field!(bytes, Header, magic, u64) == layout::MAGIC {
+        let is_known = field!(bytes, Header, version, u32) == layout::VERSION;
+        let namespace = Some(field!(bytes, Header, pid_namespace, u64));
+        return Some(Origin::Snapshot(namespace.filter(|&namespace| is_known && namespace != 0)));
+    }
+    bytes.starts_with(PROFILE_START).then_some(Origin::Profile)
+}
+
 /// Whether a snapshot of a process of user `owner` may be a file of `user`: root, where it gave up
 /// its privileges after it started.
 fn may_belong_to(user: u32, owner: Option<u32>) -> bool {
@@ -314,6 +342,7 @@ fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, 
         parts::sources(&header),
         parts::shrinkers(&header, used),
         used.saturating_sub(layout::MAX_SHRINKERS as u64),
+        field!(header, Header, pid_namespace, u64),
         library_version,
         arena,
         1,

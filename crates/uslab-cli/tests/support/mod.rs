@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -68,6 +68,19 @@ impl Sandbox {
     pub fn published(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.snapshots).expect("the directory");
         entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect()
+    }
+
+    /// A snapshot that a process left, which is gone, under the name `name`.
+    pub fn leave(&self, name: &str) {
+        const PID_NAMESPACE: usize = 216;
+        let gone = self.sleeper(&[]);
+        let file = self.snapshots.join(gone.pid());
+        let mut bytes = fs::read(&file).expect("a snapshot");
+        drop(gone);
+        fs::remove_file(file).expect("removed");
+        let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+        bytes[PID_NAMESPACE..][..8].copy_from_slice(&namespace.to_ne_bytes());
+        fs::write(self.snapshots.join(name), bytes).expect("written");
     }
 
     /// A process that publishes, until it is dropped.

@@ -78,6 +78,7 @@ pub fn begin() -> Result<(), PublishError> {
         // Start-up was the parent's.
         header.start_ns.store(os::clock::boot_ns(), Relaxed);
     }
+    header.pid_namespace.store(os::file::pid_namespace(), Relaxed);
     let directory = place::open_or_choose()?;
     // A step that is left from a file before.
     end();
@@ -254,7 +255,7 @@ figures!(Header {
         shrinkers_used;
     facts: used_bytes, dirty_bytes, version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used,
         finished, library_version, start_ns, reserved_bytes, committed_bytes, metadata_bytes, arena_start,
-        arena_base, soft_limit_bytes, hard_limit_bytes, last_pass_ns;
+        arena_base, soft_limit_bytes, hard_limit_bytes, last_pass_ns, pid_namespace;
     lists_of_sums: passes;
     lists_of_facts:;
     by_groups:;

@@ -271,6 +271,8 @@ pub struct Header {
     pub last_pass_ns: AtomicU64,
     /// Highest index of a shrinker in use, plus one; it may exceed [`MAX_SHRINKERS`].
     pub shrinkers_used: AtomicU64,
+    /// The inode of the pid namespace in which `pid` is the process's id; 0 if unknown.
+    pub pid_namespace: AtomicU64,
 }
 
 /// A pressure source.

@@ -112,6 +112,7 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
             Ok(directory) => {
                 if let Some(block) = create(&directory, 1) {
                     use_shared(block);
+                    header().pid_namespace.store(os::file::pid_namespace(), Relaxed);
                 }
             }
             Err(refusal) if refusal.is_distrust() => {
@@ -294,6 +295,7 @@ pub(super) fn publish_in_child(
     // The magic is stored last, so that no reader takes the incomplete file for the parent's.
     header().magic.store(0, Relaxed);
     header().pid.store(os::file::process_id(), Relaxed);
+    header().pid_namespace.store(os::file::pid_namespace(), Relaxed);
     header().start_ns.store(os::clock::boot_ns(), Relaxed);
     header().finished.store(0, Relaxed);
     // A request to the parent is none to the child.

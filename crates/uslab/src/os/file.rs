@@ -134,6 +134,21 @@ pub fn own_file_changed_ms(path: &CStr) -> Option<u64> {
     }
 }
 
+/// The inode of the process's pid namespace; 0 if the kernel does not tell.
+pub fn pid_namespace() -> u64 {
+    // SAFETY: zero is a valid value of these integers; the path is NUL-terminated; the call has no
+    // other preconditions.
+    unsafe {
+        let mut status: libc::stat = core::mem::zeroed();
+        let path = c"/proc/self/ns/pid";
+        // Old C libraries have no `stat`.
+        match libc::fstatat(libc::AT_FDCWD, path.as_ptr(), &mut status, 0) {
+            0 => status.st_ino,
+            _ => 0,
+        }
+    }
+}
+
 /// The id of the calling process.
 pub fn process_id() -> u32 {
     // SAFETY: no preconditions.
