@@ -9,6 +9,7 @@ use uslab_tests::harness::{Mode, Program, Scratch, artifacts};
 both_modes! {
     origins => each_setting_names_its_origin,
     limit => a_hard_limit_from_the_environment_holds,
+    at_limit => no_object_has_two_owners_where_allocations_fail,
     stats => the_report_at_exit_is_written,
 }
 
@@ -79,6 +80,23 @@ fn a_hard_limit_from_the_environment_holds(mode: Mode) {
     let outcome = program.run_clean(&scratch, mode);
     let got_mib: u64 = outcome.stdout().trim().parse().expect("a number");
     outcome.expect((40..=64).contains(&got_mib), "the limit of 64 MiB does not hold");
+}
+
+fn no_object_has_two_owners_where_allocations_fail(mode: Mode) {
+    let scratch = Scratch::new("at_limit");
+    let program = compile(&scratch, "at_limit", &[]);
+    // A profile serves from sheaves of its own, which the limit may refuse.
+    let ways: [&[(&str, &str)]; 5] = [
+        &[],
+        &[("USLAB_PROFILE", "524288")],
+        &[("USLAB_PROFILE", "524288"), ("USLAB_REAPER", "0")],
+        &[("USLAB_PROFILE", "4096"), ("USLAB_GUARD", "1")],
+        &[("USLAB_DEBUG", "F")],
+    ];
+    for way in ways {
+        let program = Program::new(&program).env("USLAB_LIMIT", "40M,60M");
+        way.iter().fold(program, |program, (name, value)| program.env(name, value)).run_clean(&scratch, mode);
+    }
 }
 
 fn the_report_at_exit_is_written(mode: Mode) {

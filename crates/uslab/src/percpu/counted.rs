@@ -230,7 +230,7 @@ impl CpuCache {
         let mut out = [core::ptr::null_mut()];
         let is_filled = self.alloc_from_rows(&mut out);
         self.credit(charged - usize::from(is_filled));
-        out[0]
+        if is_filled { out[0] } else { core::ptr::null_mut() }
     }
 
     /// Puts a counted sheaf that the thread owns, and that has its capacity, into its slot. Objects

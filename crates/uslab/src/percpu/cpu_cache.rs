@@ -270,6 +270,7 @@ impl CpuCache {
             if n == 0 {
                 // SAFETY: these were just taken from this cache.
                 unsafe { self.free_slow(&out[..got]) };
+                out[..got].fill(core::ptr::null_mut());
                 self.count(cpu, SlowCall::Alloc);
                 return false;
             }

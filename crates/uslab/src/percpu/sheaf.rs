@@ -179,10 +179,10 @@ pub(super) fn room(sheaf: *mut Sheaf) -> usize {
 /// sheaves. Returns null if memory is used up. [`free_memory`] frees it.
 pub fn alloc_memory(bytes: usize, node: usize) -> *mut u8 {
     let mut out = [core::ptr::null_mut()];
-    if let Some(slabs) = slabs().get(usize::from(size_of_bytes(bytes).0)) {
-        slabs.take(node, &mut out, 1);
+    match slabs().get(usize::from(size_of_bytes(bytes).0)) {
+        Some(slabs) if slabs.take(node, &mut out, 1) == 1 => out[0],
+        _ => core::ptr::null_mut(),
     }
-    out[0]
 }
 
 /// Frees memory of [`alloc_memory`].

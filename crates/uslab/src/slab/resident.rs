@@ -291,10 +291,12 @@ impl Slabs {
             let part = &mut out[first..];
             let (taken, _) = slab.take(&self.geometry, part);
             invariant!(taken > 0, "a slab that serves has a free object", slab.address());
-            let objects = &part[most - taken..];
+            let objects = &mut part[most - taken..];
             let is_charged = self.charge_pages_of(slab, objects);
             if !is_charged {
                 slab.put_back(&self.geometry, objects);
+                // They are free again: a caller must not find them.
+                objects.fill(core::ptr::null_mut());
             }
             is_charged.then_some(taken)
         })
