@@ -86,10 +86,14 @@ fn one_command_at_a_time_asks() {
     let running = sandbox.sleeper(&[DONE]);
     let file = File::open(sandbox.snapshots.join(running.pid())).expect("a snapshot");
     file.lock().expect("locked");
-    let (code, _, err) = ask(&sandbox, &running, "shrink", &[]);
+    let (code, _, err) = ask(&sandbox, &running, "shrink", &["--timeout", "0.1"]);
     assert!(code == 1 && err.contains("another command asks process"), "{err}");
+    // It waits for its turn.
+    let mut waiting = sandbox.uslab(&["shrink", &running.pid()]).stdout(Stdio::null()).spawn().expect("ran");
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(waiting.try_wait().expect("waited").is_none());
     drop(file);
-    assert_eq!(ask(&sandbox, &running, "shrink", &[]).0, 0);
+    assert!(waiting.wait().expect("ended").success());
 }
 
 #[test]

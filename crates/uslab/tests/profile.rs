@@ -342,6 +342,13 @@ fn nothing_is_written_before_a_start() {
         assert_eq!((&*header["samples_dropped"], &*header["pid"]), ("0", &*std::process::id().to_string()));
         assert!(header["command"].contains("profile"), "{header:?}");
         assert!(header["started_ms"].parse::<u64>().unwrap() <= header["written_ms"].parse().unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        profile::stop();
+        let sampled_ms = || profile().0["sampled_ms"].parse::<u64>().unwrap();
+        let before_ms = sampled_ms();
+        assert!(before_ms >= 30, "{before_ms}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(sampled_ms(), before_ms, "no sample is taken any more");
         // SAFETY: a plain file descriptor number that is none.
         assert_eq!(profile::write_to(-1), Err(profile::ProfileError::Write(libc::EBADF)));
     });

@@ -100,12 +100,18 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
         let who = process::described(pid);
         return Err(fail(format!("{who} has executed another program, which does not run under uslab")));
     }
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(fail(format!("another command asks {} at the moment", process::described(pid))));
+    let start = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if start.elapsed() < timeout => sleep(PAUSE),
+            Err(TryLockError::WouldBlock) => {
+                return Err(fail(format!("another command asks {} at the moment", process::described(pid))));
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(fail(format!("cannot lock the snapshot: {error}")));
+            }
         }
-        Err(TryLockError::Error(error)) => return Err(fail(format!("cannot lock the snapshot: {error}"))),
     }
     let broken = |error: io::Error| fail(format!("cannot use the snapshot of process {pid}: {error}"));
     let number = send(file, timeout, verb, values, text).map_err(broken)?;

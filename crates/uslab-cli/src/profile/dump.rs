@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   uslab-profile 1
-//!   pid, command, period_bytes, started_ms, written_ms, samples_dropped: a word and its value
+//!   pid, command, period_bytes, started_ms, written_ms, sampled_ms, samples_dropped: a word and its
+//!   value
 //!   site CACHE SIZE  4 values  SAMPLES LIVE  3 ages  FRAME…     return addresses, innermost first
 //!   maps
 //!   the text of /proc/PID/maps
@@ -32,7 +33,7 @@ pub fn parse(text: &str) -> Result<Heap, String> {
     }
     let mut heap = Heap::default();
     let mut places = HashMap::new();
-    let (mut started_ms, mut is_whole) = (0, false);
+    let (mut started_ms, mut sampled_ms, mut is_whole) = (0, None, false);
     for (index, line) in lines.by_ref() {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let number = || rest.parse::<u64>().map_err(|_| format!("line {}: not a number", index + 1));
@@ -42,6 +43,7 @@ pub fn parse(text: &str) -> Result<Heap, String> {
             "period_bytes" => heap.period_bytes = number()?,
             "started_ms" => started_ms = number()?,
             "written_ms" => heap.written_ms = number()?,
+            "sampled_ms" => sampled_ms = Some(number()?),
             "samples_dropped" => heap.dropped = number()?,
             "site" => {
                 let site = site(rest, &mut heap.locations, &mut places);
@@ -60,7 +62,8 @@ pub fn parse(text: &str) -> Result<Heap, String> {
     if !is_whole {
         return Err("it ends before its mappings".to_owned());
     }
-    heap.duration_ms = heap.written_ms.saturating_sub(started_ms);
+    // Sampling may have been off for a part of the time.
+    heap.duration_ms = sampled_ms.unwrap_or_else(|| heap.written_ms.saturating_sub(started_ms));
     heap.mappings = lines.filter_map(|(_, line)| mapping(line)).take(MAX_MAPPINGS).collect();
     let mut starts: Vec<(u64, usize)> =
         heap.mappings.iter().enumerate().map(|(index, mapping)| (mapping.start, index)).collect();
@@ -192,6 +195,8 @@ maps
         let heap = parse(TEXT).expect("a profile");
         assert_eq!((heap.pid, heap.command.as_str(), heap.period_bytes), (4711, "my server", 524_288));
         assert_eq!((heap.duration_ms, heap.sites.len(), heap.locations.len()), (30_000, 2, 4));
+        let shorter = TEXT.replace("samples_dropped", "sampled_ms 9000\nsamples_dropped");
+        assert_eq!(parse(&shorter).expect("a profile").duration_ms, 9000, "sampling was off for a while");
         let site = &heap.sites[1];
         assert_eq!(
             (site.cache.as_str(), site.object_bytes, site.values),

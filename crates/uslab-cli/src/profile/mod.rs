@@ -24,7 +24,7 @@ use crate::ask;
 use crate::ask::args::Asked;
 use crate::failure::{FAILED, Failure, Outcome, complain, print};
 use crate::record::signals;
-use crate::{input, output};
+use crate::{input, output, process};
 use args::{Format, Profile};
 use heap::Heap;
 
@@ -115,9 +115,10 @@ fn from_process(options: &Profile) -> Result<Loaded, Failure> {
     let text = ask::profile::dump(&asked);
     let stopped = ask::profile::request(&asked, "stop");
     if let Err(failure) = &stopped
-        && text.is_ok()
+        && process::runs(asked.pid)
     {
-        complain(&format!("sampling may still be on: {}", failure.message));
+        let reason = &failure.message;
+        complain(&format!("sampling may be on; `uslab profile {} --stop` ends it: {reason}", asked.pid));
     }
     parsed(text?, options.pid).map_err(fail)
 }

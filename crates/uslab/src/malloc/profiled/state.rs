@@ -16,6 +16,10 @@ static LAST_PERIOD_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The times of the first start: of the coarse clock, and milliseconds since 1970. 0 before it.
 static FIRST_MS: AtomicU64 = AtomicU64::new(0);
 static FIRST_UNIX_MS: AtomicU64 = AtomicU64::new(0);
+/// When the coarse clock saw sampling start; 0 while no samples are taken.
+static SINCE_MS: AtomicU64 = AtomicU64::new(0);
+/// Time for which samples were taken before [`SINCE_MS`].
+static SAMPLED_MS: AtomicU64 = AtomicU64::new(0);
 static FORKED_UNIX_MS: AtomicU64 = AtomicU64::new(0);
 /// See [`phase`].
 static PHASE: AtomicU8 = AtomicU8::new(NEW);
@@ -46,9 +50,23 @@ pub fn period_bytes() -> u64 {
 /// Sets the period; 0 ends sampling.
 pub fn set_period_bytes(bytes: u64) {
     PERIOD_BYTES.store(bytes, SeqCst);
+    let now_ms = os::clock::coarse_ms().max(1);
     if bytes != 0 {
         LAST_PERIOD_BYTES.store(bytes, Relaxed);
+        let _ = SINCE_MS.compare_exchange(0, now_ms, Relaxed, Relaxed);
+    } else {
+        let since_ms = SINCE_MS.swap(0, Relaxed);
+        SAMPLED_MS.fetch_add(passed_ms(since_ms, now_ms), Relaxed);
     }
+}
+
+fn passed_ms(since_ms: u64, now_ms: u64) -> u64 {
+    if since_ms == 0 { 0 } else { now_ms.saturating_sub(since_ms) }
+}
+
+/// Time for which samples were taken, in all.
+pub fn sampled_ms() -> u64 {
+    SAMPLED_MS.load(Relaxed) + passed_ms(SINCE_MS.load(Relaxed), os::clock::coarse_ms())
 }
 
 /// The period of the last start.

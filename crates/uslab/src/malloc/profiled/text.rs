@@ -73,10 +73,11 @@ pub fn write(sink: &mut dyn FnMut(&[u8]), cache: impl Fn(u16) -> (&'static str, 
     let sites = table::find_ages(u32::try_from(now_ms).unwrap_or(u32::MAX));
     let _ = write!(
         out,
-        "\nperiod_bytes {}\nstarted_ms {}\nwritten_ms {}\nsamples_dropped {}\n",
+        "\nperiod_bytes {}\nstarted_ms {}\nwritten_ms {}\nsampled_ms {}\nsamples_dropped {}\n",
         state::last_period_bytes(),
         state::first_unix_ms(),
         os::clock::unix_ms(),
+        state::sampled_ms(),
         table::dropped(),
     );
     (0..sites).for_each(|site| put_site(&mut out, site, &cache));
