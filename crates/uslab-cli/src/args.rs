@@ -79,11 +79,14 @@ Examples:
   uslab info 4711 --settings              its settings and where they came from, limits, shrinkers
   uslab info 4711 --json | jq '.caches[] | select(.slabs > 100) | .name'
 
-Columns of --table: `size` is bytes of an object; of its objects, so many are `active` (in use) out
-of a `total` that lie in `slabs`, which take so many `KiB`. A sheaf, which a CPU allocates from
-without a lock, has room for `size` objects; all sheaves together have `held` so many free ones.
-The slow path served so many calls of `alloc` and `free`; a `refill` took objects out of slabs, and
-a `flush` put some back. 917k is about 917 000.
+Columns of --table; 917k is about 917 000:
+  size                bytes of an object
+  active, total, use  objects in use, all that the slabs have room for, and their ratio
+  slabs, KiB          slabs, and their memory
+  size, held          objects that a sheaf has room for, and free objects in all sheaves
+  alloc, free         calls that the slow path served
+  refill, flush       how often sheaves took objects from slabs, and gave some back
+A sheaf holds free objects, and a CPU allocates from its own without a lock.
 
 In slabinfo text, `limit` and `batchcount` are the capacity of a sheaf (what a CPU keeps, and what
 it moves at once), and blanks in a cache's name become underscores. Objects in sheaves count as

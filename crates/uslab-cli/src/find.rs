@@ -123,13 +123,14 @@ pub fn copies_in(directory: &Path, pid: i32, writes: bool) -> Copies {
     let mut copies = Copies::default();
     let inner_pid = process::inner_pid(pid);
     let namespace = process::pid_namespace(pid);
-    let is_elsewhere = |written_in: u64| namespace.is_some_and(|namespace| namespace != written_in);
+    // 0 is an unknown one.
+    let is_elsewhere = |written_in: u64| written_in != 0 && namespace.is_some_and(|own| own != written_in);
     for copy in 1..=MAX_COPIES {
         let path = directory.join(snapdir::file_name(inner_pid, copy));
         match snapshot::open(&path, pid, writes) {
             Ok((_, snapshot)) if snapdir::is_from_before(snapshot.start_ns, pid) => {}
-            // The process of another namespace has the same id there.
-            Ok((_, snapshot)) if snapshot.pid_namespace != 0 && is_elsewhere(snapshot.pid_namespace) => {}
+            // A process of another namespace, in which it has this id, wrote the file.
+            Ok((_, snapshot)) if is_elsewhere(snapshot.pid_namespace) => {}
             Ok((file, snapshot)) => {
                 let snapshot = Snapshot { copy, ..snapshot };
                 copies.found.push(Found { file, snapshot, path, _place: None });

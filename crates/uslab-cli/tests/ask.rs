@@ -4,11 +4,10 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use support::{Running, Sandbox, USLAB, is_root, outcome, wait_until};
+use support::{Running, Sandbox, USLAB, is_root, outcome};
 
 const DONE: (&str, &str) = ("FAKE_ANSWER", "1");
 
@@ -73,9 +72,7 @@ fn a_process_that_executed_another_program_is_not_asked() {
     let script = "echo ready; read line; exec env -u LD_PRELOAD sleep 1000";
     let mut command = sandbox.run_script(&[], script);
     let (mut running, _out) = Running::start_ready(command.stdin(Stdio::piped()));
-    running.0.stdin.take().expect("a pipe").write_all(b"go\n").expect("written");
-    let name = format!("/proc/{}/comm", running.pid());
-    wait_until("sleep runs", || fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n"));
+    running.become_sleep();
     let (code, _, err) = ask(&sandbox, &running, "shrink", &[]);
     assert!(code == 1 && err.contains("(sleep) has executed another program"), "{err}");
 }

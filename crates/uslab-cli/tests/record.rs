@@ -83,9 +83,7 @@ fn an_exec_is_in_the_record() {
     let (mut running, _output) = Running::start_ready(command.stdin(Stdio::piped()));
     let pid = running.pid();
     let recording = record(&sandbox, &pid, "exec.record");
-    running.0.stdin.take().expect("a pipe").write_all(b"\n").expect("written");
-    let name = format!("/proc/{pid}/comm");
-    wait_until("it sleeps", || fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n"));
+    running.become_sleep();
     let path = sandbox.root.join("exec.record");
     let size = || fs::metadata(&path).map_or(0, |data| data.len());
     let before = size();

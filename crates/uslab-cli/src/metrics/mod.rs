@@ -69,8 +69,10 @@ pub struct Named {
 impl Named {
     fn new(pids: &[i32]) -> Named {
         // Two samples of one series are an error to those who read them.
-        let pids: BTreeSet<i32> = pids.iter().copied().collect();
-        Named { pids: pids.into_iter().collect(), missing: Mutex::default() }
+        let mut pids = pids.to_vec();
+        pids.sort_unstable();
+        pids.dedup();
+        Named { pids, missing: Mutex::default() }
     }
 
     /// The metrics, if every process can be read.

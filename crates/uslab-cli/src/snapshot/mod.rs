@@ -273,7 +273,7 @@ pub fn open(file: &Path, pid: i32, writes: bool) -> Result<(File, Snapshot), Tro
     Ok((file, snapshot))
 }
 
-/// Whose file this is, if the library made it.
+/// A file that the library made.
 pub enum Origin {
     /// A snapshot, written in the pid namespace of this inode, or of an unknown one.
     Snapshot(Option<u64>),
@@ -281,8 +281,8 @@ pub enum Origin {
     Profile,
 }
 
-/// What a file is by its first bytes; `None` if the library did not make it, or had no time to
-/// write them.
+/// Reads the first bytes of a file to find out whether the library made it. Returns `None` for
+/// other files, and for one whose process was killed before it wrote these bytes.
 pub fn origin(file: &Path) -> Option<Origin> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(file).ok()?;

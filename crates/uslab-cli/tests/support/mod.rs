@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -109,6 +109,13 @@ impl Running {
 
     pub fn pid(&self) -> String {
         self.0.id().to_string()
+    }
+
+    /// Sends a line to a script that then executes sleep, and waits until it has.
+    pub fn become_sleep(&mut self) {
+        self.0.stdin.take().expect("a pipe").write_all(b"\n").expect("written");
+        let name = format!("/proc/{}/comm", self.pid());
+        wait_until("sleep runs", || fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n"));
     }
 
     /// Sends a signal by its name.

@@ -134,10 +134,10 @@ pub const VARIABLES: [Variable; 26] = [
         values: "`auto`, `never`, `always`",
         default: "`auto`: where a heap of more than 20 MiB grows and is dense",
         doc: "When huge pages back memory. `always`: from the first page on, and free memory returns in \
-              pieces of 2 MiB only, unless memory is short. `auto` gives none where free memory must return at once: \
-              with `USLAB_REAPER=0` or `USLAB_DECAY_MS=0`, and under a limit on addresses (`ulimit -v`, \
-              `ulimit -d`, strict overcommit). Within an eighth of a limit no memory gets huge pages, and \
-              none does where the system's setting is `never`. `uslab::set_huge_pages` and \
+              pieces of 2 MiB only, unless memory is short. `auto` gives none where free memory must \
+              return at once: with `USLAB_REAPER=0` or `USLAB_DECAY_MS=0`, and under a limit on addresses \
+              (`ulimit -v`, `ulimit -d`, strict overcommit). Within an eighth of a limit no memory gets \
+              huge pages, and none does where the system's setting is `never`. `uslab::set_huge_pages` and \
               `uslab_set_huge_pages` override it.",
         is_harmless: true,
     },

@@ -4,7 +4,7 @@
 //!   dirty pages │    ╱╲    ╱╲    ╱╲
 //!               │ ╲╱    ╲╱    ╲╱          a loop that allocates and frees: its pages stay
 //!               │ ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ least
-//!               │ ░░░░░░░░░░░░░░░░░       was free all the time: goes when the window ends
+//!               │ ::::::::::::::::        was free all the time: goes when the window ends
 //!               └────────┬────────┬──▶
 //!                 before    now           two periods are the window
 //! ```
