@@ -103,8 +103,13 @@ fn fail(status: u8, line: &str) -> ExitCode {
 
 /// A closed pipe is no error.
 fn print(text: &str, status: u8) -> ExitCode {
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
-    ExitCode::from(status)
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            fail(1, &format!("cannot write to standard output: {error}"))
+        }
+        _ => ExitCode::from(status),
+    }
 }
 
 fn listing(plans: &[(&Suite, Vec<RowPlan>)]) -> String {

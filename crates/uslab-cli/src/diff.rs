@@ -24,6 +24,9 @@ const PROCESS: [(&str, &str); 5] = [
     ("metadata_bytes", "metadata"),
 ];
 
+/// The figures of one cache.
+const OF_CACHE: [&str; 4] = ["user_bytes", "slab_bytes", "active_objects", "total_objects"];
+
 /// A larger file is not what `uslab top` prints. One cache takes up to 1.7 KiB there, so all that
 /// can be take up to 110 MiB.
 const MAX_BYTES: u64 = 128 << 20;
@@ -52,7 +55,24 @@ fn read(file: &Path) -> Result<Value, Failure> {
     if value["format"] != 1 || !value["caches"].is_array() {
         return Err(fail("it is not what `uslab info PID --json` prints".to_owned()));
     }
+    if let Some(name) = not_a_number(&value) {
+        return Err(fail(format!("its `{name}` is not a number")));
+    }
     Ok(value)
+}
+
+/// The name of the first figure that is there and is no number.
+fn not_a_number(process: &Value) -> Option<&'static str> {
+    let is_wrong = |of: &Value, name: &str| of.get(name).is_some_and(|figure| !figure.is_u64());
+    let caches = process["caches"].as_array().into_iter().flatten();
+    let of_caches = caches.flat_map(|cache| OF_CACHE.iter().map(move |&name| (cache, name)));
+    let mut all = PROCESS.iter().map(|&(name, _)| (process, name)).chain(of_caches);
+    all.find(|(of, name)| is_wrong(of, name)).map(|(_, name)| name)
+}
+
+/// A figure; 0 where there is none, as in files of earlier versions.
+fn figure(of: &Value, name: &str) -> i64 {
+    i64::try_from(of[name].as_u64().unwrap_or(0)).unwrap_or(i64::MAX)
 }
 
 fn caches(process: &Value) -> Caches {
@@ -60,7 +80,7 @@ fn caches(process: &Value) -> Caches {
     for cache in process["caches"].as_array().into_iter().flatten() {
         let name = printable(cache["name"].as_str().unwrap_or("?"));
         let figures = found.entry((name, cache["user_bytes"].as_u64().unwrap_or(0))).or_default();
-        let add = |sum: &mut i64, name: &str| *sum = sum.saturating_add(cache[name].as_i64().unwrap_or(0));
+        let add = |sum: &mut i64, name: &str| *sum = sum.saturating_add(figure(cache, name));
         add(&mut figures.slab_bytes, "slab_bytes");
         add(&mut figures.active_objects, "active_objects");
         add(&mut figures.total_objects, "total_objects");
@@ -71,8 +91,7 @@ fn caches(process: &Value) -> Caches {
 fn text(before: &Value, after: &Value) -> String {
     let mut text = String::new();
     for (name, shown) in PROCESS {
-        let figure = |process: &Value| process[name].as_i64().unwrap_or(0);
-        let (then, now) = (figure(before), figure(after));
+        let (then, now) = (figure(before, name), figure(after, name));
         let size = |bytes_now: i64| bytes(u64::try_from(bytes_now).unwrap_or(0));
         let _ = writeln!(text, "{shown:<14} {:>11} -> {:>11}  {}", size(then), size(now), change(now, then));
     }
@@ -172,6 +191,16 @@ malloc-1024                         1024      -32 KiB          -32          -32
         let of_cache = (with - json::process(&snapshot, "x").len() + rates) as u64;
         assert!((1200..1740).contains(&of_cache), "{of_cache}");
         assert!(of_cache * MAX_RECORDS as u64 + (1 << 20) <= MAX_BYTES);
+    }
+
+    #[test]
+    fn a_figure_that_is_no_number_is_named() {
+        let (mut before, _) = values();
+        assert_eq!(not_a_number(&before), None);
+        before["caches"][1]["slab_bytes"] = (-1).into();
+        assert_eq!(not_a_number(&before), Some("slab_bytes"));
+        before["dirty_bytes"] = "many".into();
+        assert_eq!(not_a_number(&before), Some("dirty_bytes"));
     }
 
     #[test]

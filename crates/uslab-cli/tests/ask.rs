@@ -32,6 +32,8 @@ fn requests_reach_the_process_and_answers_are_safe_to_print() {
     assert_eq!(output.status.code(), Some(3), "not a fault that was found: {output:?}");
     asks("debug", &["malloc-64,other*", "FU"], "\u{fffd}[1mverb 2, values 0 0, text FU,malloc-64,other*");
     asks("debug", &["malloc-64", "-"], "\u{fffd}[1mverb 2, values 0 0, text -,malloc-64");
+    let (code, _, err) = ask(&sandbox, &running, "debug", &["malloc-64", ""]);
+    assert!(code == 2 && err.contains("a value is required for '<LETTERS>'"), "{code} {err}");
     asks("shrink", &[], "\u{fffd}[1mverb 3, values 0 0, text ");
     asks("shrink", &["a cache"], "\u{fffd}[1mverb 3, values 0 0, text a cache");
     asks("limit", &["4K", "1G"], "\u{fffd}[1mverb 4, values 4096 1073741824, text ");

@@ -162,6 +162,26 @@ fn a_signal_restores_the_terminal_too() {
 }
 
 #[test]
+fn a_stopped_screen_gives_the_terminal_back_and_comes_again() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    let root = sandbox.root.display();
+    let pid = running.pid();
+    // The shell has job control, and the second line is read when the job has stopped.
+    let script = format!("{USLAB} top {pid}\nstty -a; echo stopped; sleep 2; fg; echo ended\n");
+    fs::write(sandbox.root.join("script"), script).expect("written");
+    let terminal = Terminal::start(&sandbox, &format!("cd {root} && set -m && . ./script; cat"));
+    terminal.shows("fake-64");
+    terminal.keys(&["C-z"]);
+    terminal.shows("stopped");
+    terminal.shows("icanon");
+    assert!(!terminal.screen().contains("-icanon"));
+    terminal.shows("fake-64");
+    terminal.keys(&["q"]);
+    terminal.shows("ended");
+}
+
+#[test]
 fn it_ends_with_its_terminal() {
     let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);

@@ -76,7 +76,7 @@ mod tests {
     fn a_value_without_a_meaning_is_told() {
         let told = |result: Result<String, String>| result.expect_err("refused");
         assert_eq!(told(limit("1 Gigabyte")), "it is no SOFT or SOFT,HARD in bytes or percent");
-        assert_eq!(told(limit("90%,80%")), "it is no SOFT or SOFT,HARD in bytes or percent");
+        assert_eq!(told(limit("90%,80%")), "the soft limit is above the hard one");
         assert_eq!(
             told(guard("some")),
             "it is neither all nor a number of milliseconds, with left, right or slots=N"

@@ -88,6 +88,8 @@ pub enum Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Stay,
+    /// As Ctrl-Z does in a shell's job.
+    Stop,
     Quit,
 }
 
@@ -183,8 +185,12 @@ impl App {
 
     /// Changes what is shown.
     pub fn key(&mut self, key: KeyEvent) -> Action {
-        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
-            return Action::Quit;
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            match key.code {
+                KeyCode::Char('c' | '\\' | '4') => return Action::Quit,
+                KeyCode::Char('z') => return Action::Stop,
+                _ => {}
+            }
         }
         if self.is_typing_filter {
             self.type_filter(key.code);
@@ -324,6 +330,8 @@ pub mod tests {
         assert_eq!(app.filter, "q");
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(app.key(interrupt), Action::Quit);
+        let stop = KeyEvent::new(KeyCode::Char('z'), KeyModifiers::CONTROL);
+        assert_eq!((app.key(stop), app.filter.as_str()), (Action::Stop, "q"));
     }
 
     #[test]

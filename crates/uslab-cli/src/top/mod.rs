@@ -7,27 +7,25 @@
 
 mod app;
 mod history;
+mod signals;
 mod verdict;
 mod view;
 mod watch;
 
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::args::Top;
 use crate::failure::{FAILED, Failure, Outcome, print};
 use crate::find::publishing;
 use crate::{json, snapdir};
 use app::{Action, App};
+use signals::{Asked, Signals};
 pub use verdict::Verdict;
 use watch::Watch;
 
@@ -52,8 +50,12 @@ pub fn top(options: &Top) -> Outcome {
         }
         return print(&if options.json { as_json(&app) } else { as_text(&app)? });
     }
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return Err(Failure::new(FAILED, "top needs a terminal; without one, use --once or --json"));
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    if is_dumb || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(Failure::new(
+            FAILED,
+            "top needs a terminal that can place text; without one, use --once or --json",
+        ));
     }
     on_terminal(&mut watch, &mut app)
 }
@@ -79,40 +81,32 @@ fn only_one() -> Result<i32, Failure> {
 /// panic included.
 fn on_terminal(watch: &mut Watch, app: &mut App) -> Outcome {
     let fail = |error: io::Error| Failure::new(FAILED, format_args!("cannot use the terminal: {error}"));
-    let is_ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&is_ended)).map_err(fail)?;
-    }
-    end_with_the_terminal().map_err(fail)?;
+    let signals = Signals::block().map_err(fail)?;
     let mut terminal = ratatui::try_init().map_err(fail)?;
-    let outcome = screen(&mut terminal, watch, app, &is_ended);
+    let outcome = screen(&mut terminal, watch, app, &signals);
     ratatui::restore();
     outcome.map(|()| 0).map_err(fail)
-}
-
-/// Ends this process where its terminal goes away. crossterm reads the end of such a terminal's
-/// input again and again, and never returns, so a thread of its own waits for the signal.
-fn end_with_the_terminal() -> io::Result<()> {
-    let mut signals = Signals::new([SIGHUP])?;
-    std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            // Fails where there is no terminal any more.
-            let _ = ratatui::try_restore();
-            std::process::exit(0);
-        }
-    });
-    Ok(())
 }
 
 fn screen(
     terminal: &mut ratatui::DefaultTerminal,
     watch: &mut Watch,
     app: &mut App,
-    is_ended: &AtomicBool,
+    signals: &Signals,
 ) -> io::Result<()> {
     let mut last = Instant::now();
     let mut is_stale = true;
-    while !is_ended.load(Relaxed) {
+    loop {
+        match signals.next()? {
+            Some(Asked::End) => return Ok(()),
+            Some(Asked::Stop) => {
+                ratatui::try_restore()?;
+                signals.stop()?;
+                *terminal = ratatui::try_init()?;
+                is_stale = true;
+            }
+            None => {}
+        }
         if !app.is_paused && last.elapsed().as_secs_f64() >= app.interval_s {
             watch.look(app);
             (last, is_stale) = (Instant::now(), true);
@@ -127,18 +121,20 @@ fn screen(
         is_stale = true;
         // What a held key sent meanwhile costs one redraw.
         for _ in 0..MAX_EVENTS {
-            match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Press && app.key(key) == Action::Quit => {
-                    return Ok(());
+            if let Event::Key(key) = event::read()?
+                && key.kind == KeyEventKind::Press
+            {
+                match app.key(key) {
+                    Action::Stay => {}
+                    Action::Stop => signals::stop_job()?,
+                    Action::Quit => return Ok(()),
                 }
-                _ => {}
             }
             if !event::poll(Duration::ZERO)? {
                 break;
             }
         }
     }
-    Ok(())
 }
 
 /// The screen as text, with all rows.

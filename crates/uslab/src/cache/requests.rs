@@ -117,14 +117,18 @@ fn check(out: &mut Text<'_>) -> u32 {
 }
 
 fn debug(text: &[u8], out: &mut Text<'_>) -> u32 {
-    let result = switch::switch(text);
-    if result.is_ok() {
-        counters::note_change("debug", Changer::Request, format_args!("{}", text.escape_ascii()));
-    }
-    match result {
-        Ok(1) => say(out, OUTCOME_DONE, format_args!("switched 1 cache")),
-        Ok(caches) => say(out, OUTCOME_DONE, format_args!("switched {caches} caches")),
-        Err(refusal) => refuse(out, &refusal),
+    let switched = match switch::switch(text) {
+        Ok(switched) => switched,
+        Err(refusal) => return refuse(out, &refusal),
+    };
+    counters::note_change("debug", Changer::Request, format_args!("{}", text.escape_ascii()));
+    let plural = if switched == 1 { "" } else { "s" };
+    match switch::first_unknown(text) {
+        None => say(out, OUTCOME_DONE, format_args!("switched {switched} cache{plural}")),
+        Some(name) => {
+            let name = name.escape_ascii();
+            say(out, OUTCOME_DONE, format_args!("switched {switched} cache{plural}; none is called {name}"))
+        }
     }
 }
 
@@ -234,7 +238,8 @@ mod tests {
         let object = cache.alloc().expect("there is memory");
         assert_eq!(ask(layout::VERB_DEBUG, [0; 2], "F,asked"), (OUTCOME_DONE, "switched 1 cache".into()));
         assert!(cache.core().late.is_on());
-        assert_eq!(ask(layout::VERB_DEBUG, [0; 2], "-,asked"), (OUTCOME_DONE, "switched 1 cache".into()));
+        let told = (OUTCOME_DONE, "switched 1 cache; none is called no*".into());
+        assert_eq!(ask(layout::VERB_DEBUG, [0; 2], "-,ask*,no*,asked"), told);
         // SAFETY: just allocated.
         unsafe { cache.free(object) };
         let (outcome, text) = ask(layout::VERB_SHRINK, [0; 2], "asked");

@@ -3,7 +3,7 @@
 use super::body::Core;
 use super::{late, registry, state};
 use crate::os;
-use crate::os::debugging::{Bad, Selection, USERS};
+use crate::os::debugging::{self, Bad, Selection, USERS};
 use core::fmt;
 
 /// Why [`crate::debug::switch`] refused.
@@ -66,6 +66,13 @@ pub(crate) fn switch(text: &[u8]) -> Result<usize, SwitchError> {
         });
     });
     if switched > 0 { Ok(switched) } else { Err(refusal) }
+}
+
+/// The first name of a text that [`switch`] took, of which there is no cache.
+pub(super) fn first_unknown(text: &[u8]) -> Option<&[u8]> {
+    let mut names =
+        text.split(|&byte| byte == b';').flat_map(|block| block.split(|&byte| byte == b',').skip(1));
+    names.find(|name| !registry::any(|core| debugging::matches(name, core.name().as_bytes())))
 }
 
 fn switch_one(core: &Core, letters: u8) -> Result<(), SwitchError> {

@@ -532,7 +532,7 @@ impl<V: AsRef<[u8]>> Config<V> {
             profile: period.flatten(),
             profile_file,
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
-            limit: limit.as_ref().and_then(|value| Limit::of(value.as_ref())),
+            limit: limit.as_ref().and_then(|value| Limit::parse(value.as_ref()).ok()),
             reports_at_exit: is(&stats, b"1"),
             names_pressure: pressure.is_some(),
             debug,
@@ -558,7 +558,7 @@ pub fn is_wrong(name: &str, text: &[u8]) -> bool {
         GUARD => Guard::of(text).is_none(),
         LEAKS => AtExit::of(text).is_none(),
         PROFILE => profile_period(text).is_none(),
-        LIMIT => Limit::of(text).is_none(),
+        LIMIT => Limit::parse(text).is_err(),
         _ => false,
     }
 }

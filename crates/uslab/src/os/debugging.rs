@@ -186,7 +186,7 @@ fn block(text: &[u8], start: usize, end: usize) -> Result<Block, Bad> {
 }
 
 /// Whether `pattern`, a name or the start of one and a star, is for `name`.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
+pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match pattern.strip_suffix(b"*") {
         Some(start) => name.starts_with(start),
         None => pattern == name,

@@ -19,17 +19,18 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limits of a text; `None` if it has no meaning.
-    pub(super) fn of(text: &[u8]) -> Option<Limit> {
-        let text = core::str::from_utf8(text).ok()?;
-        let (soft, hard) = text.split_once(',').unwrap_or((text, "0"));
-        let limit = Limit { soft: amount(soft)?, hard: amount(hard)? };
+    /// The limits of a text.
+    ///
+    /// # Errors
+    /// Returns why the text has no meaning.
+    pub fn parse(text: &[u8]) -> Result<Limit, &'static str> {
+        let limit = amounts(text).ok_or("it is no SOFT or SOFT,HARD in bytes or percent")?;
         let is_above = match (limit.soft, limit.hard) {
             (Amount::Bytes(soft), Amount::Bytes(hard)) => hard != 0 && soft > hard,
             (Amount::Percent(soft), Amount::Percent(hard)) => soft > hard,
             _ => false,
         };
-        (!is_above).then_some(limit)
+        if is_above { Err("the soft limit is above the hard one") } else { Ok(limit) }
     }
 
     /// The limits in bytes, where the process may use as much as `memory_bytes` returns; only a
@@ -45,6 +46,12 @@ impl Limit {
         let (soft, hard) = (of(self.soft), of(self.hard));
         (if hard == 0 { soft } else { soft.min(hard) }, hard)
     }
+}
+
+fn amounts(text: &[u8]) -> Option<Limit> {
+    let text = core::str::from_utf8(text).ok()?;
+    let (soft, hard) = text.split_once(',').unwrap_or((text, "0"));
+    Some(Limit { soft: amount(soft)?, hard: amount(hard)? })
 }
 
 fn amount(text: &str) -> Option<Amount> {

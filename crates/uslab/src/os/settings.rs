@@ -9,8 +9,8 @@
 //! nothing but `core` and each other.
 
 use super::config::{
-    CPU_BYTES, DEBUG, DEBUG_REPORT, DECAY_MS, GUARD, HUGE_PAGES, LEAKS, LIMIT, NUMA, ON_MISUSE, PRESSURE,
-    PROFILE, READ_AT_START, REAPER, RSEQ, SECURE, SNAPSHOT, SNAPSHOT_READER, STATS, is_wrong,
+    CPU_BYTES, DEBUG, DEBUG_REPORT, DECAY_MS, GUARD, HUGE_PAGES, LEAKS, LIMIT, Limit, NUMA, ON_MISUSE,
+    PRESSURE, PROFILE, READ_AT_START, REAPER, RSEQ, SECURE, SNAPSHOT, SNAPSHOT_READER, STATS, is_wrong,
 };
 use super::debugging::{Bad, Selection};
 use super::hardening::{BadWord, Hardening};
@@ -39,6 +39,7 @@ pub fn fault(name: &str, text: &[u8]) -> Option<Fault> {
     match name {
         DEBUG => Selection::parse(text).err().map(Fault::Debug),
         SECURE => Hardening::parse(text).err().map(Fault::Secure),
+        LIMIT if !text.is_empty() => Limit::parse(text).err().map(Fault::Other),
         _ => is_wrong(name, text).then(|| Fault::Other(meant(name))),
     }
 }
@@ -53,7 +54,6 @@ fn meant(name: &str) -> &'static str {
         LEAKS => "it is neither 1 nor report",
         GUARD => "it is neither all nor a number of milliseconds, with left, right or slots=N",
         PROFILE => "it is neither 1 nor a number of bytes",
-        LIMIT => "it is no SOFT or SOFT,HARD in bytes or percent",
         _ => "a word without a meaning",
     }
 }
