@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   begin() ── arena beyond 16 MiB, from a slow path ──▶ thread ──▶ each half second: trim_idle()
-//!   set_limit, register_shrinker ──────────────────────▶            nothing to do and nothing left:
+//!   soft limit, shrinker, source ──────────────────────▶            nothing to do and nothing left:
 //!   a request of another process ──────────────────────▶            ──▶ sleeps without a timer
 //!                             hooks with `listen` ──────────────────▶ they take the thread over
 //! ```
@@ -11,10 +11,11 @@
 //! threads purge and shrink. A fork child starts its own thread when it grows. `USLAB_REAPER=0`
 //! forbids the thread.
 //!
-//! The thread never holds a lock while it sleeps, and never runs code of the program. It ends when
-//! the first thread of the process does (`os/first.rs`), and no other one is started then.
+//! The thread never holds a lock while it sleeps. It runs code of the program only after it was
+//! taken over, and only where the system refuses another thread for that. It ends when the first
+//! thread of the process does (`os/first.rs`), and no other one is started then.
 
-use super::looks::Looks;
+use super::ticks::Ticks;
 use super::{hooks, requests, state, trim};
 use crate::os::process::Relation;
 use crate::percpu::adapt;
@@ -107,23 +108,23 @@ fn start() {
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     os::thread::begin(c"uslab-reaper");
     os::sleep::begin();
-    let mut looks = Looks::new();
+    let mut ticks = Ticks::new();
     loop {
         if let Some(listen) = hooks::get().listen {
-            listen(looks);
+            listen(ticks);
             break;
         }
-        if looks.is_quiet() {
-            os::sleep::until_activity(trim::trim_idle, requests::look());
+        if ticks.is_quiet() {
+            os::sleep::until_activity(trim::trim_idle, requests::pending_check());
         }
-        os::sleep::for_ms(looks.left_ms());
+        os::sleep::for_ms(ticks.left_ms());
         if os::first::has_ended() {
             break;
         }
         requests::serve();
         // Without a layer above, only the environment sets a limit.
         trim::keep_soft();
-        looks.look();
+        ticks.tick();
     }
     os::sleep::end();
     STATE.store(FORBIDDEN, Release);

@@ -133,8 +133,8 @@ impl Core {
         }
     }
 
-    /// [`Core::usable_bytes_at`], for a debugged object too only if it is in use, and otherwise
-    /// whether or not it is: one line of memory less.
+    /// As [`Core::usable_bytes_at`], but the object may be free unless the cache is debugged. So it
+    /// does not read the slab's bitmap, which saves a cache miss.
     #[inline]
     pub(crate) fn bytes_at(&self, page: PageIndex, pointer: *const u8) -> Option<usize> {
         let slabs = self.cpu.slabs();

@@ -7,7 +7,7 @@ use crate::percpu::{Drain, Keep, most_counted, needs_counted_row};
 use crate::rseq::Slot;
 
 /// Moves the objects of all counted sheaves to their slabs: no profile runs any more. A sheaf that
-/// a thread installs meanwhile goes when it was idle for a look of the background thread. The
+/// a thread installs meanwhile goes when it was idle for a tick of the background thread. The
 /// caller holds no lock.
 pub(crate) fn drain_counted() {
     let _registry = registry::lock();

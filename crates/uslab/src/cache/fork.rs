@@ -1,5 +1,5 @@
-//! Fork: the forking thread holds all locks, and all sheaves are out of use, while the kernel
-//! copies the memory.
+//! Fork: the forking thread holds all locks, and the sheaves of all CPUs are out of use, while the
+//! kernel copies the memory.
 //!
 //! It takes, in this order: the C library's list of streams, the lock of forks, start-up, hooks,
 //! registry, slots of threads, capacities, marks, slots (gate and barriers, or their locks), barns,
@@ -19,8 +19,8 @@
 //! library. Handlers of crashes fork to start a debugger.
 //!
 //! The child loses what other threads had in flight at that moment (a sheaf between two slots, a
-//! page between two lists). The loss is bounded by the number of those threads, and nothing is
-//! shared.
+//! page between two lists), and what their own slots held (`cache/local.rs`). The loss is bounded
+//! by the number of those threads and slots, and nothing is shared.
 
 use super::{alone, background, debugged, hooks, registry, state, trim};
 use crate::counters;

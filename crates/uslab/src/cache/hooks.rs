@@ -12,7 +12,7 @@
 //! The pointer changes under a lock that a fork holds from beginning to end. So the hooks after a
 //! fork are the same as before it.
 
-use super::looks::Looks;
+use super::ticks::Ticks;
 use super::trim;
 use crate::os::invariant::Checked;
 use crate::os::{self, Lock};
@@ -38,7 +38,7 @@ pub(crate) struct Hooks {
     /// Called if held memory exceeds the soft limit and no background thread runs.
     pub beyond_soft: fn(),
     /// Takes the background thread over, until it must end; `None` if it has nothing to listen for.
-    pub listen: Option<fn(Looks)>,
+    pub listen: Option<fn(Ticks)>,
     /// Checks the structures of the layers above.
     pub check: fn() -> Checked,
     /// Checks debugged objects of the layers above; reports and counts those that the program

@@ -20,7 +20,7 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
-/// A sheaf of a [`super::RawCache`] for one thread.
+/// Sheaves of a [`super::RawCache`] that one thread has to itself.
 ///
 /// Pop and push are plain loads and stores; about one call in a hundred exchanges a whole sheaf
 /// with the cache. Worth it where one thread allocates and frees much from one cache: make the

@@ -36,7 +36,6 @@ mod late;
 mod life;
 mod live;
 mod local;
-mod looks;
 mod prefilled;
 mod profiled;
 mod publish;
@@ -48,6 +47,7 @@ mod state;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod ticks;
 mod trim;
 mod typed;
 mod validate;
@@ -62,16 +62,18 @@ pub use fork::rehearse as rehearse_fork;
 pub(crate) use life::publish_shared;
 pub use live::{home_of, node_of_memory, policy_of_memory};
 pub use local::{LocalBox, LocalCache, RawLocal};
-pub(crate) use looks::{Looks, TICK_MS};
 pub use prefilled::{Prefilled, RawPrefilled};
-pub(crate) use profiled::{Counter, count_all, count_none};
+pub(crate) use profiled::{Counter, begin_counting, end_counting};
 pub(crate) use publish::publish;
 pub(crate) use raw::destroy_whole;
 pub use raw::{RawCache, account_all};
-pub(crate) use requests::{Profiler, install_profiler, look as look_for_requests, serve as serve_request};
+pub(crate) use requests::{
+    Profiler, install_profiler, pending_check as request_check, serve as serve_request,
+};
 pub use start::mode;
 pub use switch::SwitchError;
 pub(crate) use switch::switch;
+pub(crate) use ticks::{TICK_MS, Ticks};
 pub use trim::{set_decay, set_huge_pages, trim};
 pub(crate) use trim::{trim_all, trim_idle, trim_some};
 pub use typed::{Cache, CacheBox, ConstructedBox};

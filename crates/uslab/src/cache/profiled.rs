@@ -46,7 +46,7 @@ fn counter() -> Option<&'static Counter> {
 /// Counts the allocations of all caches of the program and of heaps from now on, those that are
 /// created later too. Where the kernel refuses barriers, only those of caches that serve each call
 /// on the slow path. Takes the registry's lock; visits each cache twice.
-pub(crate) fn count_all(table: &'static Counter) {
+pub(crate) fn begin_counting(table: &'static Counter) {
     COUNTER.store(core::ptr::from_ref(table).cast_mut(), Release);
     let _registry = registry::lock();
     IS_COUNTING.store(true, Relaxed);
@@ -87,7 +87,7 @@ fn hide_all() -> bool {
 /// Counts no allocations any more. Caches of which no sample is in use serve from the fast path
 /// again. Takes the registry's lock; visits each cache once. Does nothing unless `is_off`: another
 /// thread may have started the profile again.
-pub(crate) fn count_none(is_off: impl Fn() -> bool) {
+pub(crate) fn end_counting(is_off: impl Fn() -> bool) {
     let _registry = registry::lock();
     if !is_off() {
         return;

@@ -187,7 +187,7 @@ impl Drop for Walk {
 }
 
 /// Waits a little for the walks of `phase`; returns whether they have ended.
-fn ended(phase: u32) -> bool {
+fn wait_for_walks(phase: u32) -> bool {
     let walks = &WALKS[phase as usize];
     let spun = (0..SPINS).any(|_| {
         core::hint::spin_loop();
@@ -212,13 +212,13 @@ fn ended(phase: u32) -> bool {
 /// progress.
 fn walks_have_ended(_: &mut Registry) -> bool {
     let phase = PHASE.load(SeqCst);
-    if !ended(phase ^ 1) {
+    if !wait_for_walks(phase ^ 1) {
         return false;
     }
     // Walks that begin in the new phase see the table without the destroyed caches. The phase does
     // not change again before the walks of the old one have ended.
     PHASE.store(phase ^ 1, SeqCst);
-    ended(phase)
+    wait_for_walks(phase)
 }
 
 /// Calls `visit` for the structures of each cache. No other thread may use the library.

@@ -1,7 +1,7 @@
 //! Requests of other processes, which the background thread serves.
 //!
 //! ```text
-//!   uslab validate PID ── text, then number ──▶ Request ── look, twice a second ──▶ serve
+//!   uslab validate PID ── text, then number ──▶ Request ── poll, twice a second ──▶ serve
 //!                      ◀── text ─────────────── Answer  ◀── number, last ──────────┘
 //! ```
 //!
@@ -41,7 +41,7 @@ fn is_own_file() -> bool {
 
 /// The function that the idle background thread calls from time to time; `None` where no request
 /// can come.
-pub(crate) fn look() -> Option<fn() -> bool> {
+pub(crate) fn pending_check() -> Option<fn() -> bool> {
     counters::is_published().then_some(is_pending)
 }
 
@@ -73,7 +73,7 @@ fn serve_pending() {
     let is_late = os::clock::boot_ns() >= request.deadline_ns.load(Relaxed);
     fence(Acquire);
     if request.number.load(Relaxed) != number {
-        // Another request took its place meanwhile, and is served at the next look.
+        // Another request took its place meanwhile, and is served at the next tick.
         return;
     }
     answer.accepted.store(number, Release);

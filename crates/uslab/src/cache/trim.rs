@@ -3,7 +3,7 @@
 //! ```text
 //!   pages with memory behind them ── pages::purge_some: as many as are needed
 //!   sheaves of this CPU, barns    ── trim_some: those that hold much
-//!   empty slabs                   ── trim_some: of each cache in proportion, except its last
+//!   empty slabs                   ── trim_some: of each cache in proportion, except each group's last
 //!   idle memory                   ── trim_idle
 //!   everything                    ── trim, trim_all
 //! ```
@@ -15,7 +15,7 @@
 //! some memory, then all, and then fails.
 
 use super::{registry, state};
-use crate::counters::{Changer, layout, note_change, note_pass};
+use crate::counters::{self, Changer, layout, note_change, note_pass};
 use crate::os;
 use crate::os::config::HugePages;
 use crate::pages::{self, Scattered};
@@ -26,9 +26,10 @@ use crate::sync::in_flight::{self, Search};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use core::time::Duration;
 
-/// Releases the free memory of the whole process to the system, now: flushes all sheaves, shrinks
-/// all caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages.
-/// Returns the bytes released.
+/// Releases the free memory of the whole process to the system, now: flushes the sheaves of CPUs
+/// and barns, shrinks all caches and purges all pages. About `kept_bytes` of it stay with the
+/// process, as free pages. A thread with sheaves of its own ([`crate::LocalCache`]) flushes them at
+/// its next refill or flush. Returns the bytes that went to the system meanwhile.
 ///
 /// Call it when the program becomes idle or enters another phase: caches in use pay a page fault
 /// for each page that they need again. Blocks for the system calls, and while other threads create
@@ -42,6 +43,7 @@ pub fn trim(kept_bytes: usize) -> usize {
     if !state::is_ready() {
         return 0;
     }
+    let purged_before = counters::header().purged_bytes.load(Relaxed);
     // The lock keeps threads from destroying caches meanwhile.
     let registry = registry::lock();
     local::ask(None);
@@ -59,7 +61,8 @@ pub fn trim(kept_bytes: usize) -> usize {
     sheaf::slabs().iter().for_each(|slabs| {
         slabs.shrink();
     });
-    pages::purge_all_beyond(kept_bytes)
+    pages::purge_all_beyond(kept_bytes);
+    counters::header().purged_bytes.load(Relaxed).wrapping_sub(purged_before) as usize
 }
 
 /// Releases the free memory of the caches called `name` to the system, now; returns the bytes of
@@ -192,12 +195,11 @@ pub(super) fn keep_soft() {
 static TRIMMING: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
 
 /// Releases about `bytes` of memory that no thread needs soon. It drains this CPU's sheaves and the
-/// barns, if they hold enough to matter. Then it releases empty slabs beyond each cache's last,
+/// barns, if they hold enough to matter. Then it releases empty slabs, but the last of each group,
 /// from all caches in proportion to their empty slabs, and purges the pages.
 ///
-/// One thread at a time trims; other threads return at once, since they could add little. If there
-/// is no free memory, this takes no lock. In Linux in 2002, nine in ten reclaim calls queued for a
-/// lock and then found nothing.
+/// One thread at a time trims; other threads return at once, since they would find only what that
+/// thread left. If there is no free memory, this takes no lock.
 pub(crate) fn trim_some(bytes: usize, scattered: Scattered) {
     if bytes > 0 && has_free_memory() && !TRIMMING.swap(true, Acquire) {
         shrink_some(bytes);
@@ -229,11 +231,11 @@ pub(crate) fn trim_all(waits: bool) {
 fn wait_for_in_flight() {
     const SPINS: u32 = 1000;
     const NAPS: u32 = 4;
-    for looks in 0..SPINS + NAPS {
+    for tries in 0..SPINS + NAPS {
         if !in_flight::is_any() {
             return;
         }
-        if looks < SPINS {
+        if tries < SPINS {
             core::hint::spin_loop();
         } else {
             os::sleep::pause(1);
@@ -260,7 +262,7 @@ fn shrink_some(bytes: usize) {
     let (mut spare_bytes, mut drained_bytes) = (0, 0);
     registry::for_each(|core| {
         if drained_bytes < bytes {
-            drained_bytes += core.cpu.drain_this_cpu(enough_bytes);
+            drained_bytes += core.cpu.drain_near(enough_bytes);
         }
         spare_bytes += core.cpu.slabs().spare_bytes();
     });

@@ -110,7 +110,7 @@ pub fn begin() -> Result<(), PublishError> {
 }
 
 /// Moves what threads added to the private block since. The background thread calls it at each of
-/// its looks; the caller holds the lock under which caches are made.
+/// its ticks; the caller holds the lock under which caches are made.
 pub fn settle() {
     let seen = SEEN.load(Acquire);
     if seen.is_null() {

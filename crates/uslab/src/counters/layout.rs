@@ -142,7 +142,7 @@ pub const STOP_ANSWERED: u32 = 2;
 pub const STOP_TIME: u32 = 3;
 /// `Shrinker::stop`: it had no entry that could go.
 pub const STOP_EMPTY: u32 = 4;
-/// `Shrinker::stop`: it was unregistered in its own callback, or panicked.
+/// `Shrinker::stop`: it was unregistered while the pass was inside, or panicked.
 pub const STOP_GONE: u32 = 5;
 
 /// `Header::passes`: for a call of the program.
@@ -288,7 +288,7 @@ pub struct Source {
     pub asked_bytes: AtomicU64,
     /// The lowest limit that the source knows, in bytes; 0 for none.
     pub limit_bytes: AtomicU64,
-    /// Bytes used below that limit, at the last look.
+    /// Bytes used below that limit, at the last poll.
     pub used_bytes: AtomicU64,
 }
 
@@ -394,11 +394,11 @@ pub struct Record {
     pub alloc_slow: AtomicU64,
     /// Times a slow path of free ran.
     pub free_slow: AtomicU64,
-    /// Sheaves filled from slabs.
+    /// Times that a CPU took objects from slabs.
     pub refills: AtomicU64,
-    /// Sheaves emptied into slabs.
+    /// Times that objects of a sheaf went to slabs.
     pub flushes: AtomicU64,
-    /// Slots drained from another CPU.
+    /// Sheaves that drains took out of slots, of any CPU.
     pub drains: AtomicU64,
     /// Slabs taken from the page layer.
     pub grows: AtomicU64,

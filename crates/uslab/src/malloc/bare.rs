@@ -55,7 +55,7 @@ pub(super) fn unlock_after_fork(child: bool) {
 #[repr(C)]
 pub(super) struct Bare {
     slabs: Slabs,
-    /// Allocations so far, or since [`Bare::is_busy`] last returned true.
+    /// Allocations so far, or since [`Bare::count_alloc`] last returned true.
     allocs: AtomicU32,
     /// Samples of the heap profile among the objects in use.
     samples: AtomicU32,
@@ -115,7 +115,7 @@ impl Bare {
 
     /// Counts an allocation; returns true if the class is busy and should get a cache. If none can
     /// be made, it returns true again as many allocations later.
-    pub fn is_busy(&self) -> bool {
+    pub fn count_alloc(&self) -> bool {
         // Two threads may lose a count here, which does no harm.
         let allocs = self.allocs.load(Relaxed) + 1;
         self.allocs.store(allocs % BUSY_ALLOCS, Relaxed);

@@ -192,7 +192,7 @@ impl Heap {
     fn alloc_bare(&self, class: Class) -> Option<NonNull<u8>> {
         let _errno = os::errno::Preserved::new();
         let bare = self.bare(class)?;
-        if bare.is_busy() && registry::has_room_for_heaps() {
+        if bare.count_alloc() && registry::has_room_for_heaps() {
             let place = &self.inner().caches[class.index()];
             if let Some(cache) = class_core(&small::options(self.name(), class), class.bytes(), place) {
                 return NonNull::new(cache.alloc_slow());

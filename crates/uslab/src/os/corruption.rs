@@ -20,9 +20,9 @@ pub fn set_report(report: Report) {
     REPORT.store(report as *mut (), Release);
 }
 
-/// Whether `holds`; reports the structure if not. The caller may hold locks.
+/// Returns `holds`; if it is false, reports the structure as corrupted. The caller may hold locks.
 #[inline(always)]
-pub fn is_whole<T: ?Sized>(
+pub fn verify<T: ?Sized>(
     holds: bool,
     structure: &'static str,
     place: *const T,

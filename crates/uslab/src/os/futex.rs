@@ -1,6 +1,6 @@
 //! Parking with `futex(2)`, private to the process.
 
-use super::corruption::is_whole;
+use super::corruption::verify;
 use super::{background, calls};
 use crate::sync::Park;
 use core::sync::atomic::AtomicU32;
@@ -47,7 +47,7 @@ impl Park for Futex {
     }
 
     fn corrupted(word: &AtomicU32) {
-        is_whole(false, "lock", word, "a lock is free, held, or held and waited for");
+        verify(false, "lock", word, "a lock is free, held, or held and waited for");
     }
 
     fn thread_key() -> usize {

@@ -12,29 +12,29 @@
 //! cost a process of 256 CPUs some hundred system calls at its start. On a machine that numbers its
 //! CPUs unevenly, CPUs of different caches share a group: slower, but not wrong.
 //!
-//! A process on up to [`FEW`] CPUs reads nothing, and has one group for each node. So has one whose
-//! kernel shows no such file, or shows caches of fewer than [`LEAST`] CPUs.
+//! A process on up to [`FEW_CPUS`] CPUs reads nothing, and has one group for each node. So has one
+//! whose kernel shows no such file, or shows caches of fewer than [`MIN_SHARED_CPUS`] CPUs.
 
 use super::cpu::{self, CPUS_OF_TABLES};
 use super::file::Reader;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// CPUs that always share a group, if they are on one node.
-const FEW: usize = 8;
+const FEW_CPUS: usize = 8;
 /// A cache of fewer CPUs is not the one that a machine shares.
-const LEAST: usize = 4;
+const MIN_SHARED_CPUS: usize = 4;
 /// Upper bound on the groups of a machine.
-const MOST: usize = 255;
+const MAX_GROUPS: usize = 255;
 
 static GROUP_OF_CPU: [AtomicU8; CPUS_OF_TABLES] = [const { AtomicU8::new(0) }; CPUS_OF_TABLES];
 /// The first group of each node, and behind the last node the number of groups.
 static FIRST_OF_NODE: [AtomicU8; 65] = [const { AtomicU8::new(0) }; 65];
 /// The node of each group; the group's own number where each node is one group.
-static NODE_OF_GROUP: [AtomicU8; MOST + 1] = [const { AtomicU8::new(0) }; MOST + 1];
+static NODE_OF_GROUP: [AtomicU8; MAX_GROUPS + 1] = [const { AtomicU8::new(0) }; MAX_GROUPS + 1];
 /// Groups of the machine.
 static COUNT: AtomicUsize = AtomicUsize::new(1);
-/// Most CPUs of a group; 0 where each node is one group.
-static MOST_CPUS: AtomicUsize = AtomicUsize::new(0);
+/// CPUs of the largest group; 0 where each node is one group.
+static LARGEST_GROUP_CPUS: AtomicUsize = AtomicUsize::new(0);
 
 /// CPUs that share a cache: CPU `c` belongs to part `c % period / cpus`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ impl Parts {
             members = members.saturating_add(count(first, last));
         });
         let is_plausible = is_even && parts.cpus > 0 && parts.period >= parts.cpus;
-        (is_plausible && members >= LEAST && members < all).then_some(parts)
+        (is_plausible && members >= MIN_SHARED_CPUS && members < all).then_some(parts)
     }
 
     fn of_cpu(self, cpu: usize) -> usize {
@@ -94,13 +94,13 @@ fn parts_of(cpus: usize) -> Option<Parts> {
 /// Finds the groups of a machine of `cpus` possible CPUs on `nodes` nodes.
 /// The node of each CPU must be known. Start-up calls it, before there is a cache.
 pub fn init(cpus: usize, nodes: usize) {
-    let parts = if cpus > FEW { parts_of(cpus) } else { None };
+    let parts = if cpus > FEW_CPUS { parts_of(cpus) } else { None };
     let cpus = cpus.min(CPUS_OF_TABLES);
     let count = parts.filter(|_| nodes < FIRST_OF_NODE.len()).and_then(|parts| assign(cpus, nodes, parts));
     if count.is_none_or(|count| count == nodes) {
         (0..=nodes.min(64)).for_each(|node| FIRST_OF_NODE[node].store(node as u8, Relaxed));
         NODE_OF_GROUP.iter().enumerate().for_each(|(group, node)| node.store(group as u8, Relaxed));
-        MOST_CPUS.store(0, Relaxed);
+        LARGEST_GROUP_CPUS.store(0, Relaxed);
     }
     COUNT.store(count.unwrap_or(nodes), Relaxed);
 }
@@ -116,13 +116,13 @@ fn assign(cpus: usize, nodes: usize, parts: Parts) -> Option<usize> {
     for (node, first) in FIRST_OF_NODE.iter().enumerate().take(nodes) {
         first.store(groups as u8, Relaxed);
         // The parts of this node that have a group, in the order of the groups, and their CPUs.
-        let mut found = [(usize::MAX, 0usize); MOST];
+        let mut found = [(usize::MAX, 0usize); MAX_GROUPS];
         let mut count = 0;
         for cpu in (0..cpus).filter(|&cpu| cpu::node_of(cpu) == node) {
             let part = parts.of_cpu(cpu);
             let known = found[..count].iter().rposition(|&(other, _)| other == part);
             let at = known.unwrap_or(count);
-            if groups + at >= MOST {
+            if groups + at >= MAX_GROUPS {
                 return None;
             }
             count = count.max(at + 1);
@@ -136,18 +136,18 @@ fn assign(cpus: usize, nodes: usize, parts: Parts) -> Option<usize> {
         groups = end;
     }
     FIRST_OF_NODE[nodes].store(groups as u8, Relaxed);
-    MOST_CPUS.store(most_cpus, Relaxed);
-    (groups <= MOST).then_some(groups)
+    LARGEST_GROUP_CPUS.store(most_cpus, Relaxed);
+    (groups <= MAX_GROUPS).then_some(groups)
 }
 
-/// Most CPUs of a group; 0 where each node is one group.
+/// CPUs of the largest group; 0 where each node is one group.
 pub fn most_cpus() -> usize {
-    MOST_CPUS.load(Relaxed)
+    LARGEST_GROUP_CPUS.load(Relaxed)
 }
 
 /// The group of a CPU.
 pub fn group_of(cpu: usize) -> usize {
-    match MOST_CPUS.load(Relaxed) {
+    match LARGEST_GROUP_CPUS.load(Relaxed) {
         0 => cpu::node_of(cpu),
         _ => GROUP_OF_CPU.get(cpu).map_or(0, |group| group.load(Relaxed) as usize),
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! One word, and one thread that sleeps on it. An idle process has no timer and costs nothing. Only
-//! where other processes may write a request does the thread look for one, twice a second.
+//! where other processes may write a request does the thread poll for one, twice a second.
 //! [`note_activity`] stands in slow paths: a load and a branch.
 
 use super::background::{self, rest};
@@ -38,8 +38,8 @@ pub fn has_background_thread() -> bool {
 }
 
 /// Sleeps for `ms` milliseconds, or until [`wake`], which may have come before. Does not sleep once
-/// the process's first thread has ended: that wakes the thread only once, perhaps out of
-/// [`until_activity`] just before.
+/// the process's first thread has ended: its end wakes this thread only once, and that wake may
+/// have ended an earlier sleep.
 pub fn for_ms(ms: u64) {
     let must_end = THREADS.first_has_ended.load(SeqCst);
     if !must_end && STATE.compare_exchange(AWAKE, TIMED, SeqCst, Relaxed).is_ok() {
@@ -48,14 +48,14 @@ pub fn for_ms(ms: u64) {
     STATE.store(AWAKE, SeqCst);
 }
 
-/// Time between two looks for a request.
-const LOOK_MS: u64 = 500;
+/// Time between two polls for a request.
+const POLL_MS: u64 = 500;
 
-/// Sleeps until [`note_activity`] or [`wake`]. `still_idle` is called once the state says that the
-/// thread sleeps: the thread does not sleep if it returns false, so no activity is missed. The
-/// barrier is for threads of the program, which change memory and then read the state without one:
-/// a thread that read the old state has made its change visible to `still_idle`. With
-/// `is_asked` it calls that function twice a second, and sleeps as long as it returns false.
+/// Sleeps until [`note_activity`] or [`wake`]. Calls `still_idle` after the state is IDLE, and
+/// returns at once if that returns false. A thread of the program changes memory and then reads the
+/// state, without a barrier between the two. The barrier here makes the change visible to
+/// `still_idle` if that thread read the old state, so no activity is missed. Calls `is_asked`, if
+/// there is one, twice a second, and returns once that returns true.
 pub fn until_activity(still_idle: impl FnOnce() -> bool, is_asked: Option<fn() -> bool>) {
     if STATE.compare_exchange(AWAKE, IDLE, SeqCst, Relaxed).is_ok() {
         fence(SeqCst);
@@ -65,7 +65,7 @@ pub fn until_activity(still_idle: impl FnOnce() -> bool, is_asked: Option<fn() -
             while STATE.load(Relaxed) == IDLE && !is_asked.is_some_and(|is_asked| is_asked()) {
                 match is_asked {
                     None => rest(|| Futex::sleep(STATE, IDLE)),
-                    Some(_) => rest(|| Futex::wait_for(STATE, IDLE, LOOK_MS)),
+                    Some(_) => rest(|| Futex::wait_for(STATE, IDLE, POLL_MS)),
                 }
             }
         }

@@ -27,7 +27,7 @@ use super::home::Home;
 use super::policy::{Locked, Policy};
 use super::{CHUNK_PAGES, Fill, PAGE_BYTES, Run, boot, bound};
 use crate::counters;
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
@@ -102,7 +102,7 @@ pub(super) struct Buddy {
     soft_pages: usize,
     hard_pages: usize,
     /// The background thread was woken for the soft limit, and has not read the limit since.
-    told: bool,
+    is_soft_notified: bool,
     /// Runs taken and freed since the background thread's last purge.
     pub operations: u32,
     /// Purge policy; see `purge`.
@@ -126,7 +126,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         claimed_pages: 0,
         soft_pages: NO_LIMIT,
         hard_pages: NO_LIMIT,
-        told: false,
+        is_soft_notified: false,
         operations: 0,
         policy: Policy::new(),
     },
@@ -211,7 +211,7 @@ impl Buddy {
     }
 
     /// Whether all pages of chunk `index` are free.
-    pub fn is_whole(&self, index: usize) -> bool {
+    pub fn is_all_free(&self, index: usize) -> bool {
         Index::Whole.has(index)
     }
 
@@ -247,8 +247,8 @@ impl Buddy {
         let chunk = unsafe { &*arena::chunk(index) };
         let free: u32 = chunk.free.iter().map(|word| word.count_ones()).sum();
         let is_listed = usize::from(chunk.level) < LEVELS && usize::from(chunk.order) < ORDERS;
-        is_whole(u32::from(chunk.free_pages) == free, "chunk", chunk, "free pages are counted")
-            && is_whole(
+        verify(u32::from(chunk.free_pages) == free, "chunk", chunk, "free pages are counted")
+            && verify(
                 is_listed && self.check_links(index as u32).is_ok(),
                 "chunk",
                 chunk,
@@ -349,7 +349,7 @@ impl Buddy {
             "pages of a policy's chunk serve that policy alone",
             index
         );
-        if chunk.is_whole() {
+        if chunk.is_all_free() {
             chunk.sparse_pages = Some(0);
         }
         if fill != Fill::Dense {
@@ -467,8 +467,8 @@ impl Buddy {
             self.policy.fresh_pages = 0;
             bound::note_growth();
         }
-        if held > self.soft_pages && !self.told {
-            self.told = true;
+        if held > self.soft_pages && !self.is_soft_notified {
+            self.is_soft_notified = true;
             os::sleep::wake();
         }
         true

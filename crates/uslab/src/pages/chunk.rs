@@ -157,17 +157,17 @@ impl Chunk {
 
     /// Whether a purge would split the chunk's huge page.
     pub fn keeps_huge(&self) -> bool {
-        self.is_huge && !self.is_whole()
+        self.is_huge && !self.is_all_free()
     }
 
     /// Whether all pages of the chunk are free.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_all_free(&self) -> bool {
         usize::from(self.free_pages) == CHUNK_PAGES
     }
 
     /// Takes all pages of a chunk that is all free; returns them for [`Chunk::restore`].
     pub fn claim_whole(&mut self) -> Map {
-        invariant!(self.is_whole(), "a chunk that goes as a whole is all free", self.free_pages);
+        invariant!(self.is_all_free(), "a chunk that goes as a whole is all free", self.free_pages);
         self.break_huge();
         (self.free, self.free_pages, self.dirty_pages) = ([0; WORDS], 0, 0);
         [u64::MAX; WORDS]
@@ -222,7 +222,7 @@ impl Chunk {
         }
         self.free_pages += count as u16;
         self.dirty_pages += dirty as u16;
-        if self.is_whole() && self.zero == [u64::MAX; WORDS] {
+        if self.is_all_free() && self.zero == [u64::MAX; WORDS] {
             // No page was touched, so that no huge page came.
             (self.is_huge, self.dirty_pages) = (false, 0);
         }

@@ -12,7 +12,7 @@ use super::arena::{self, PageIndex};
 use super::buddy::Buddy;
 use super::home::Home;
 use super::{Fill, PAGE_BYTES, Run, Temperature, boot, buddy, purge};
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::os::invariant::invariant;
 use crate::os::numa::NumaPolicy;
 use crate::os::{self, Lock};
@@ -56,8 +56,8 @@ impl List {
         self.count += 1;
     }
 
-    /// Takes runs of `order` from the buddy into the empty list. False if that
-    /// takes more than a batch does.
+    /// Takes runs of `order` from the buddy into the empty list. False, with nothing taken, where a
+    /// batch cannot serve: no chunk with memory has room, or a limit is near.
     fn refill(&mut self, order: usize, buddy: &mut Buddy) -> bool {
         let batch = usize::from(self.batch.max(1)).min((usize::from(ROOM[order]) / 2).max(1));
         let (count, zero) = buddy.alloc_batch(order as u32, &mut self.runs[..batch]);
@@ -70,7 +70,7 @@ impl List {
     fn flush(&mut self, order: usize, n: usize, buddy: &mut Buddy) {
         let list = core::ptr::from_ref(self);
         let are_pages = self.runs[..n].iter().all(|&first| arena::contains(PageIndex(first)));
-        if !is_whole(
+        if !verify(
             are_pages && usize::from(self.count) <= RUNS,
             "CPU page list",
             list,
@@ -80,7 +80,7 @@ impl List {
             return;
         }
         let is_taken_back = buddy.free_batch(order as u32, &self.runs[..n], self.zero);
-        is_whole(is_taken_back, "CPU page list", list, "its runs were in use");
+        verify(is_taken_back, "CPU page list", list, "its runs were in use");
         self.runs.copy_within(n..self.count as usize, 0);
         self.count -= n as u8;
         self.zero = self.zero.checked_shr(n as u32).unwrap_or(0);
@@ -204,16 +204,16 @@ pub fn alloc_by(policy: NumaPolicy, pages: usize, align_order: u32, fill: Fill) 
 }
 
 /// Upper bound on the pages of which [`is_free_run`] reads the owner.
-const MAX_LOOKS: usize = 32;
+const MAX_CHECKED: usize = 32;
 
 /// Whether a run that is about to be handed out lies in the arena on a multiple of `align` pages,
-/// and its pages have no owner. Reports the page map or the list that says so otherwise.
+/// and its pages have no owner. If not, reports the run as corrupted.
 pub(super) fn is_free_run(first: PageIndex, pages: usize, align: usize) -> bool {
     let last = PageIndex(first.0.saturating_add(pages as u32 - 1));
     let is_run = arena::contains(last) && (first.0 as usize).is_multiple_of(align);
     let is_free = |page: PageIndex| arena::owner(page) == Owner::NONE;
-    let are_free = || is_free(last) && (0..pages.min(MAX_LOOKS)).all(|n| is_free(first.plus(n)));
-    is_whole(is_run && are_free(), "run", super::address_of(first), "pages that are handed out have no owner")
+    let are_free = || is_free(last) && (0..pages.min(MAX_CHECKED)).all(|n| is_free(first.plus(n)));
+    verify(is_run && are_free(), "run", super::address_of(first), "pages that are handed out have no owner")
 }
 
 /// Whether [`alloc`] could succeed if all other pages were free.

@@ -25,14 +25,14 @@ const DEFAULT_MS: u64 = 1000;
 /// Memory is never given back for its age.
 const NEVER: u64 = u64::MAX;
 const NOT_CHOSEN: u64 = u64::MAX - 1;
-/// Time between two looks of the background thread.
-pub const LOOK_MS: u64 = 500;
-/// A look that comes so much too early counts as one in time: the clock is a coarse one, and looks
+/// Time between two ticks of the background thread.
+pub const TICK_MS: u64 = 500;
+/// A tick that comes so much too early counts as one in time: the clock is a coarse one, and ticks
 /// do not come to the millisecond.
-const EARLY_MS: u64 = LOOK_MS / 8;
+const EARLY_MS: u64 = TICK_MS / 8;
 /// A shorter decay counts as this one, so that the background thread does not spin.
 const MIN_MS: u64 = 20;
-/// Idle pages go by halves, but no fewer than these at a look: 512 MiB.
+/// Idle pages go by halves, but no fewer than these at a tick: 512 MiB.
 const MIN_STEP_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
 /// Beyond twice what was in use at most, so much may be held: 8 MiB.
@@ -68,16 +68,16 @@ pub fn set_default_ms(ms: Option<u64>) {
     let _ = DECAY_MS.compare_exchange(NOT_CHOSEN, stored(ms), Relaxed, Relaxed);
 }
 
-/// Time between two looks at what is idle; `None` if none is needed, because no memory goes for its
+/// Time between two ticks at what is idle; `None` if none is needed, because no memory goes for its
 /// age, or all goes at once.
 pub fn period_ms() -> Option<u64> {
     ms().filter(|&ms| ms > 0).map(|ms| ms.max(MIN_MS) / 2)
 }
 
 /// With a decay of `ms`, how long no object of a slab in use must be taken or freed before the
-/// slab's free pages go: by default the time between two looks.
+/// slab's free pages go: by default the time between two ticks.
 fn rest_ms(ms: u64) -> u64 {
-    if ms == 0 { 0 } else { ms.saturating_sub(LOOK_MS).max(LOOK_MS) }
+    if ms == 0 { 0 } else { ms.saturating_sub(TICK_MS).max(TICK_MS) }
 }
 
 /// Whether it is time for the next walk of the slabs in use, of which the last was at `walked_ms`.
@@ -106,15 +106,15 @@ pub(super) fn is_late(now_ms: u64) -> bool {
     period_ms().is_some_and(|period_ms| is_over(now_ms, period_ms + LATE_MS))
 }
 
-/// The time at which the background thread is due, whose next look is at `next_ms`: the end of the
-/// period, if that comes first. A period of the time between two looks ends at a look.
+/// The time at which the background thread is due, whose next tick is at `next_ms`: the end of the
+/// period, if that comes first. A period of the time between two ticks ends at a tick.
 pub fn due_ms(next_ms: u64) -> u64 {
     end_of(period_ms(), BEGAN_MS.load(Relaxed)).map_or(next_ms, |end_ms| end_ms.min(next_ms))
 }
 
-/// The end of a period that began at `began_ms`; `None` if a look ends it, or there are no periods.
+/// The end of a period that began at `began_ms`; `None` if a tick ends it, or there are no periods.
 fn end_of(period_ms: Option<u64>, began_ms: u64) -> Option<u64> {
-    period_ms.filter(|&period_ms| period_ms != LOOK_MS).map(|period_ms| began_ms.saturating_add(period_ms))
+    period_ms.filter(|&period_ms| period_ms != TICK_MS).map(|period_ms| began_ms.saturating_add(period_ms))
 }
 
 /// A period begins; the caller holds the buddy's lock.
@@ -199,22 +199,22 @@ mod tests {
     }
 
     #[test]
-    fn slabs_rest_for_a_look_at_least_and_a_look_less_than_a_longer_decay() {
+    fn slabs_rest_for_a_tick_at_least_and_a_tick_less_than_a_longer_decay() {
         let rests = [(0, 0), (20, 500), (1000, 500), (1200, 700), (10_000, 9500)];
         assert!(rests.into_iter().all(|(ms, expected_ms)| rest_ms(ms) == expected_ms));
-        assert_eq!(rest_ms(DEFAULT_MS), LOOK_MS, "what is free for two looks goes by default");
+        assert_eq!(rest_ms(DEFAULT_MS), TICK_MS, "what is free for two ticks goes by default");
     }
 
     #[test]
-    fn periods_end_on_time_and_those_of_the_default_at_a_look() {
-        assert_eq!(DEFAULT_MS / 2, LOOK_MS);
-        let ends = [Some(LOOK_MS), None, Some(10), Some(600)].map(|period_ms| end_of(period_ms, 1000));
+    fn periods_end_on_time_and_those_of_the_default_at_a_tick() {
+        assert_eq!(DEFAULT_MS / 2, TICK_MS);
+        let ends = [Some(TICK_MS), None, Some(10), Some(600)].map(|period_ms| end_of(period_ms, 1000));
         assert_eq!(ends, [None, None, Some(1010), Some(1600)]);
         assert_eq!(due_ms(u64::MAX), u64::MAX, "no test sets another decay");
     }
 
     #[test]
-    fn a_long_period_ends_no_earlier_than_a_look_may() {
+    fn a_long_period_ends_no_earlier_than_a_tick_may() {
         let ends = [(10, 9), (500, 438), (8000, 7938), (60_000, 59_938)];
         assert!(ends.iter().all(|&(period_ms, end_ms)| is_over_after(end_ms, period_ms)));
         assert!(ends.iter().all(|&(period_ms, end_ms)| !is_over_after(end_ms - 1, period_ms)));

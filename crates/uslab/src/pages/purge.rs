@@ -1,24 +1,24 @@
 //! Purge: gives the memory behind free pages back to the system.
 //!
 //! Free memory stays for about a second. The background thread purges what was idle meanwhile (see
-//! [`super::decay`]). A freeing thread purges only if the background thread is late. A purge takes
-//! wholly free chunks first, then the other chunks in turn from a cursor.
+//! [`super::decay`]). A freeing thread purges if the background thread is late, or if free memory
+//! is bounded. A purge takes wholly free chunks first, then the other chunks in turn from a cursor.
 //!
 //! Free memory is **bounded** if it cannot wait: there is no background thread, or a limit counts
-//! mapped bytes. When dirty pages then exceed the bound, a purge reduces them to half of it. A fork
-//! child starts with a bound of what it found free.
+//! mapped bytes. When dirty pages then exceed an allowance, a purge reduces them to half of it. A
+//! fork child starts with an allowance of what it found free.
 //!
-//! The limit starts at 512 KiB and learns. Each purged page that an allocation takes again raises
-//! it by half a page. So a loop that needs 40 MB over and over soon stops paying for page faults.
-//! The learnt part halves each second; the next free or purge applies the halving.
+//! The allowance starts at 512 KiB and learns. Each purged page that an allocation takes again
+//! raises it by half a page. So a loop that needs 40 MB over and over soon stops paying for page
+//! faults. The learnt part halves each second; the next free or purge applies the halving.
 //!
 //! A purge takes its pages out of the maps, so that the system call runs without the lock.
 //!
 //! **Locked memory** (`mlock`, `mlockall`) stays: a program that locks its memory wants no page
 //! faults. A purge recognises it by the kernel's refusal. After a refusal, purges leave the chunk
-//! alone for [`super::policy::REFUSAL_MS`], and its pages do not count against the limit meanwhile.
-//! So frees do not repeat system calls that the kernel refuses. A purge that the program requests,
-//! or that pressure causes, takes locked pages too.
+//! alone for [`super::policy::REFUSAL_MS`], and its pages do not count against the allowance
+//! meanwhile. So frees do not repeat system calls that the kernel refuses. A purge that the program
+//! requests, or that pressure causes, takes locked pages too.
 //!
 //! **Addresses** go back too where a limit counts mapped bytes (see
 //! [`os::memory::is_mapping_limited`]). The purge unmaps wholly free chunks, and the buddy maps
@@ -82,9 +82,9 @@ fn purge_excess() -> usize {
     purge_to(target * PAGE_BYTES, Locked::Stay)
 }
 
-/// Purges what cannot wait for the next look. The background thread calls this when it is woken
+/// Purges what cannot wait for the next tick. The background thread calls this when it is woken
 /// before its time, and at the end of a short period. `rested`: no thread took or freed pages since
-/// the last look.
+/// the last tick.
 pub fn purge_due(rested: bool) {
     let is_notified = bound::take_notice();
     if is_bounded() {
@@ -104,7 +104,7 @@ fn purge_unfit() {
     purge_to(target_pages.max(BASE_PAGES) * PAGE_BYTES, Locked::Stay);
 }
 
-/// The purge of the background thread at each look. True if pages rested, none went, and none is
+/// The purge of the background thread at each tick. True if pages rested, none went, and none is
 /// left that could go.
 pub(super) fn purge_at_look(rested: bool) -> bool {
     bound::look_at_limits();
@@ -176,7 +176,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
         let may_unmap = unmap && buddy.may_be_unmapped(index);
-        let is_whole = may_unmap && buddy.is_whole(index);
+        let is_whole = may_unmap && buddy.is_all_free(index);
         if !is_whole && !buddy.has_to_purge(index, group) {
             in_vain += 1;
             if in_vain >= MAX_MISSES && least_pages > 1 {
@@ -184,7 +184,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             }
             continue;
         }
-        let stays_advised = buddy.is_whole(index) && !buddy.is_collapsing(index);
+        let stays_advised = buddy.is_all_free(index) && !buddy.is_collapsing(index);
         let must_revoke = !stays_advised && buddy.split(index);
         let (taken, dirty) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
@@ -293,7 +293,7 @@ mod tests {
     use super::super::{Fill, Temperature, alloc, free, purge_all, purge_rested, rested};
     use super::*;
 
-    /// Periods that end between two looks must not keep the last pages for ever.
+    /// Periods that end between two ticks must not keep the last pages for ever.
     #[test]
     fn the_last_pages_go_between_two_looks_once_they_rested() {
         set_up!();
@@ -306,7 +306,7 @@ mod tests {
             free(run.first, BASE_PAGES / 2, Temperature::Cold);
             let dirty_pages = || buddy::lock().dirty_pages;
             let freed_pages = dirty_pages();
-            // The period of the free ends at a look; the next two end between looks.
+            // The period of the free ends at a tick; the next two end between ticks.
             decay::begin_period(0);
             purge_rested(false);
             for _ in 0..2 {

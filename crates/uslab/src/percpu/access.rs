@@ -120,7 +120,7 @@ const TRIES: usize = 4;
 
 /// Attempts to take a slot's lock before a thread gives up the step: longer than another thread's
 /// step lasts, unless that thread is off its CPU.
-const LOOKS: usize = 64;
+const LOCK_TRIES: usize = 64;
 
 impl<'a> Locked<'a> {
     /// Access to the slot of this CPU for objects of `node`, or of any home. If its lock is taken,
@@ -135,7 +135,7 @@ impl<'a> Locked<'a> {
     /// Locks the slot for one step; `None` if the lock stays taken.
     fn step(&self) -> Option<LockedSlot<'a>> {
         LockedSlot::try_lock(self.slot).or_else(|| {
-            (1..LOOKS).find_map(|_| {
+            (1..LOCK_TRIES).find_map(|_| {
                 core::hint::spin_loop();
                 LockedSlot::try_lock(self.slot)
             })

@@ -100,7 +100,7 @@ static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 /// What the objects of a cache are. Caches of one kind share a ring and a bound.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Parts of slabs.
+    /// Objects that share a slab.
     Objects,
     /// Runs of pages; see `runs`.
     Runs,
@@ -319,7 +319,7 @@ impl Adapt {
 
     /// Notes a miss of a CPU after the run `last`; `barn` is true if the barn served it.
     /// Returns whether that is a reason to grow.
-    fn is_too_small(&self, tally: &Tally, last: Run, miss: Miss, barn: bool) -> bool {
+    fn count_miss(&self, tally: &Tally, last: Run, miss: Miss, barn: bool) -> bool {
         note_use(tally);
         let bounced = match self.kind {
             Kind::Objects => last.misses() > 0 && !last.is_of(miss),
@@ -353,25 +353,25 @@ impl Adapt {
 }
 
 /// Whether the cache had a miss since the last call.
-pub(super) fn had_misses(cache: &CpuCache) -> bool {
+pub(super) fn take_misses(cache: &CpuCache) -> bool {
     let forget = |tally: &Tally| tally.is_used.load(Relaxed) && tally.is_used.swap(false, Relaxed);
     cache.slabs().tallies().fold(false, |had, tally| forget(tally) | had)
 }
 
-/// Notes a miss, or a call that the spare served, for [`had_misses`].
+/// Notes a miss, or a call that the spare served, for [`take_misses`].
 fn note_use(tally: &Tally) {
     if !tally.is_used.load(Relaxed) {
         tally.is_used.store(true, Relaxed);
     }
 }
 
-/// See [`Adapt::is_too_small`].
+/// See [`Adapt::count_miss`].
 pub(super) fn note_miss(cache: &CpuCache, tally: &Tally, last: Run, miss: Miss, barn: bool) {
     let kind = cache.adapt().kind;
-    if cache.adapt().is_too_small(tally, last, miss, barn) {
+    if cache.adapt().count_miss(tally, last, miss, barn) {
         grow(cache, kind.bound_bytes(), true);
     } else if kind == Kind::Runs && !os::sleep::has_background_thread() {
-        // The bound may have fallen, and no other thread comes by.
+        // The bound may have fallen, and there is no background thread that applies it.
         begin_period_of(kind);
     }
 }
@@ -438,10 +438,11 @@ impl Ring {
     }
 }
 
-/// Doubles the capacity of a cache, if all caches together are then charged at most `bound`. With
-/// `may_take` it may take capacity from idle caches for that: it asks the background thread to do
-/// so, and the cache grows at a later miss. Without that thread it does so itself. Gives up if
-/// another thread holds the rings' lock. Returns false if the capacity is unchanged.
+/// Doubles the capacity of a cache, if all caches together are then charged at most `bound`. If
+/// they would be charged more, and with `may_take`, capacity is taken from idle caches. The
+/// background thread takes it, and the cache grows at a later miss. Where there is no such thread,
+/// this call takes it. Gives up if another thread holds the rings' lock. Returns false if the
+/// capacity is unchanged.
 fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
     let level = adapt.level();
@@ -451,7 +452,7 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let next = Level(level.0 + 1);
     let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(level)) else { return false };
     let fits = || adapt.kind.used().load(Relaxed) <= goal;
-    if !(fits() || may_take && search::is_due()) {
+    if !(fits() || may_take && search::claim_turn()) {
         return false;
     }
     if !fits() && os::sleep::has_background_thread() {

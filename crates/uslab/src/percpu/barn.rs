@@ -23,14 +23,14 @@ const ROOM: usize = 10;
 /// Upper bound on the bytes of objects in the full sheaves of a node's only barn; two full sheaves
 /// always fit.
 const FULL_BYTES: usize = 256 << 10;
-/// The same for each CPU of the largest group, where a node has several barns; and the least and
-/// the most of a barn.
+/// The same bound for each CPU of the largest group, where a node has several barns. Their sum is
+/// clamped to the two that follow.
 const CPU_FULL_BYTES: usize = 32 << 10;
-const LEAST_FULL_BYTES: usize = 128 << 10;
-const MOST_FULL_BYTES: usize = 1 << 20;
+const MIN_FULL_BYTES: usize = 128 << 10;
+const MAX_FULL_BYTES: usize = 1 << 20;
 
-/// The counts stand first, on the line of the lock: a call takes that line from another CPU
-/// anyway, and each other one prolongs its hold by a transfer.
+/// The counts stand first, on the line of the lock, which the caller has fetched. Each further line
+/// would prolong the hold by a cache miss.
 #[repr(C)]
 struct Stacks {
     fulls: u32,
@@ -86,9 +86,9 @@ impl Barn {
     pub const fn full_bytes_for(cpus: usize) -> usize {
         match cpus * CPU_FULL_BYTES {
             0 => FULL_BYTES,
-            1..LEAST_FULL_BYTES => LEAST_FULL_BYTES,
-            bytes @ ..MOST_FULL_BYTES => bytes,
-            _ => MOST_FULL_BYTES,
+            1..MIN_FULL_BYTES => MIN_FULL_BYTES,
+            bytes @ ..MAX_FULL_BYTES => bytes,
+            _ => MAX_FULL_BYTES,
         }
     }
 

@@ -16,7 +16,7 @@
 //! the bit of a free object still shows a second free.
 //!
 //! In locked mode no barrier orders the two. There, and where a barrier is refused, the background
-//! thread drains what is left at its next look ([`super::flush_idle`]).
+//! thread drains what is left at its next tick ([`super::flush_idle`]).
 
 use super::CpuCache;
 use super::access::Access;
@@ -31,8 +31,9 @@ impl CpuCache {
         self.bypass.load(SeqCst) || self.lacks_hidden_row()
     }
 
-    /// Sends every call to the slabs from now on, and flushes all sheaves. Returns false, and
-    /// changes nothing, if the kernel refuses the barrier that this needs.
+    /// Sends every call to the slabs from now on, and flushes all sheaves. Returns false if the
+    /// kernel refuses a barrier that this needs: then calls use sheaves as before, of which some
+    /// may have been flushed.
     ///
     /// Objects that other threads have in flight follow within moments. Makes system calls; must
     /// not race with another call of this or of [`CpuCache::end_bypass`].

@@ -111,7 +111,7 @@ impl CpuCache {
         unsafe { core::slice::from_raw_parts(if cpus == 0 { self.slots().as_ptr() } else { row }, cpus) }
     }
 
-    /// The slots with sheaves: the cache's own, and the hidden ones.
+    /// The cache's own slots and the hidden ones: all but those of the counted row.
     pub(super) fn storing_slots(&self) -> impl Iterator<Item = &Slot> {
         self.slots().iter().chain(self.hidden_slots())
     }

@@ -1,9 +1,9 @@
 //! The slow path: serves calls that find this CPU's main sheaf empty or full.
 //!
-//! Allocations and frees alike first serve the caller, from or into a sheaf that the thread owns.
-//! Only then they install that sheaf, so progress never depends on other threads of the CPU. No
-//! step waits for another thread, except at the short locks of barns and slabs and for a fork that
-//! copies the memory.
+//! A call first tries this CPU's main sheaf again. Then it serves the caller, from or into a sheaf
+//! that the thread owns, and installs that sheaf last. So progress never depends on other threads
+//! of the CPU. No step waits for another thread, except at the short locks of barns and slabs and
+//! for a fork that copies the memory.
 
 use super::access::{Access, Home, Locked, Sequences, exchange, home_of};
 use super::adapt::{self, Adapt, Miss, Run};
@@ -22,9 +22,10 @@ use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, i
 use crate::slab::{Misuse, Slabs, report_misuse};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
-/// Upper bound on the objects that one call moves between a sheaf and the slabs, unless it was
-/// asked for more. Filling or emptying a large sheaf at once gains nothing, and would add some tens
-/// of microseconds to the latency of that call.
+/// Upper bound on the objects that one call takes from the slabs into a sheaf, or flushes of a full
+/// one, unless it was asked for more. Filling or emptying a large sheaf at once gains nothing, and
+/// would add some tens of microseconds to the latency of that call. A sheaf for which the barn has
+/// no room is flushed whole.
 pub(super) const PIECE: usize = 128;
 
 /// The CPU caches of one cache, in front of its slabs.
@@ -91,9 +92,9 @@ impl CpuCache {
     /// Returns the owner that the page map is to have for the pages of the cache `id` with these
     /// slots.
     ///
-    /// In rseq mode the owner is the slots themselves. In locked mode every sequence believes to be
-    /// on CPU 0. So the owner is one more slot before them, which always has a dummy. Each cache
-    /// has a dummy of its own for this: `pop` writes a zero over the dummy's zero, and with a
+    /// In rseq mode the owner is the slots themselves. In locked mode every sequence takes itself
+    /// to be on CPU 0. So the owner is one more slot before them, which always has a dummy. Each
+    /// cache has a dummy of its own for this: `pop` writes a zero over the dummy's zero, and with a
     /// common one threads that use different caches would take its line from each other with every
     /// call. Where sheaves are hidden ([`super::hidden`]), a row of dummies is the owner. On a
     /// machine of several nodes it is the first node's: see [`super::rows`].
@@ -296,7 +297,7 @@ impl CpuCache {
             // SAFETY: the caller's promise, for each part.
             let n = unsafe {
                 match self.served_by(node) {
-                    // A slab that went back has no bit that tells of a second free.
+                    // Keeps the slabs that become empty: their bitmaps still show a second free.
                     Server::Slabs if self.is_bypassed() => {
                         self.slabs.free_and_keep(part);
                         most
@@ -307,11 +308,11 @@ impl CpuCache {
                     }
                     Server::Sequences(access) => {
                         cpu = Some(access.cpu());
-                        self.flush(&access, part)
+                        self.free_some(&access, part)
                     }
                     Server::Lock(access) => {
                         cpu = Some(access.cpu());
-                        self.flush(&access, part)
+                        self.free_some(&access, part)
                     }
                 }
             };
@@ -519,7 +520,7 @@ impl CpuCache {
     ///
     /// # Safety
     /// As [`CpuCache::free_slow`].
-    pub(super) unsafe fn flush(&self, access: &impl Access, objects: &[*mut u8]) -> usize {
+    pub(super) unsafe fn free_some(&self, access: &impl Access, objects: &[*mut u8]) -> usize {
         // SAFETY: the caller's promise.
         let (put, twice) = unsafe { access.push_bulk(objects) };
         if twice {

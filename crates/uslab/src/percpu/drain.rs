@@ -298,13 +298,13 @@ impl CpuCache {
         self.drain_barns();
     }
 
-    /// Drains this CPU's slots, to which this thread's frees went, if it holds at least
-    /// `least_bytes` of objects; likewise the barns. Returns the bytes of objects that went to the
-    /// slabs.
+    /// Drains this CPU's slots that hold `least_bytes` of objects or more, to which this thread's
+    /// frees went, and all barns if they may hold as much. Returns the bytes of objects that went
+    /// to the slabs.
     ///
     /// Interrupts no CPU. Reads no other CPU's slot, and its own only if the capacity is large
     /// enough for `least_bytes`. Always reads how many full sheaves the barns have.
-    pub fn drain_this_cpu(&self, least_bytes: usize) -> usize {
+    pub fn drain_near(&self, least_bytes: usize) -> usize {
         let object_bytes = self.slabs().geometry().object_bytes;
         let mut freed = 0;
         let may_hold = 2 * self.capacity() * object_bytes >= least_bytes;

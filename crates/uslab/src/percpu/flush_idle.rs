@@ -1,19 +1,19 @@
-//! Idle flush: sheaves that no thread touched between two looks give their objects to the slabs.
+//! Idle flush: sheaves that no thread touched between two ticks give their objects to the slabs.
 //!
 //! The background thread looks at each slot in use every half second ([`CpuCache::flush_idle`]),
 //! and stores a fingerprint of what it sees:
 //!
 //! ```text
-//!   look 1   main 0x…40 with 17, spare 0x…80 with 60    ── stores the fingerprint
-//!   look 2   the same                                    ── drains the slot; the slabs keep their pages for now
-//!   look 3   still the dummies: idle                     ── empty slabs may be released
+//!   tick 1   main 0x…40 with 17, spare 0x…80 with 60    ── stores the fingerprint
+//!   tick 2   the same                                    ── drains the slot; the slabs keep their pages for now
+//!   tick 3   still the dummies: idle                     ── empty slabs may be released
 //! ```
 //!
 //! A busy slot that happens to look the same twice is drained, and refilled at its next call, which
-//! costs some microseconds. Look 3 finds it refilled, and so not idle. The fast path does nothing
+//! costs some microseconds. Tick 3 finds it refilled, and so not idle. The fast path does nothing
 //! for this. The flush treats counted rows ([`super::counted`]) likewise. From a barn it takes the
-//! sheaves that have stood there since the last look. If calls bypass sheaves ([`super::bypass`]),
-//! each look drains each slot.
+//! sheaves that have stood there since the last tick. If calls bypass sheaves ([`super::bypass`]),
+//! each tick drains each slot.
 
 use super::CpuCache;
 use super::adapt;
@@ -26,25 +26,25 @@ use core::sync::atomic::Ordering::Relaxed;
 
 impl CpuCache {
     /// Looks at each slot and barn in use once. The sheaves of idle slots go to the slabs when
-    /// `drain` finishes. Returns whether no thread has used the cache since the last look: then
-    /// this look found no sheaf in a slot or barn, except main sheaves that must stay for want of a
+    /// `drain` finishes. Returns whether no thread has used the cache since the last tick: then
+    /// this tick found no sheaf in a slot or barn, except main sheaves that must stay for want of a
     /// barrier.
     pub fn flush_idle<'a>(&'a self, drain: &mut Drain<'a>) -> bool {
         let mut is_used = false;
         for slot in self.used_storing_slots() {
             used::note_visit();
-            let before = look(slot);
+            let before = fingerprint(slot);
             if before != 0 {
                 let rests = slot.seen.load(Relaxed) == before && is_steady(slot, before);
                 if rests || self.is_bypassed() {
                     drain.take(self, slot);
                 }
                 // A main sheaf that stays only for want of a barrier is not in use.
-                is_used |= !(rests && drain.leaves_mains() && look(slot) == before);
+                is_used |= !(rests && drain.leaves_mains() && fingerprint(slot) == before);
             }
-            // Store the look of a slot that another drainer emptied, too. Do not write to a slot
-            // that looks the same: it may be unused.
-            let after = look(slot);
+            // Store the fingerprint of a slot that another drainer emptied, too. Do not write to a
+            // slot with the same fingerprint: it may be unused.
+            let after = fingerprint(slot);
             if slot.seen.load(Relaxed) != after {
                 slot.seen.store(after, Relaxed);
             }
@@ -71,21 +71,21 @@ impl CpuCache {
 }
 
 impl CpuCache {
-    /// The look at a slot of the counted row. The word that has an own slot's fingerprint is the
-    /// distance to the next sample here. So `last_miss`, which counted slots do not use, has it.
-    /// Returns whether the slot was in use.
+    /// The tick of a slot of the counted row. Its word `seen` is the distance to the next sample.
+    /// So its fingerprint stands in `last_miss`, which counted slots do not use otherwise. Returns
+    /// whether the slot was in use.
     fn flush_idle_counted<'a>(&'a self, drain: &mut Drain<'a>, slot: &'a Slot) -> bool {
         used::note_visit();
-        let before = look(slot);
+        let before = fingerprint(slot);
         let mut is_used = false;
         if before != 0 {
             let rests = slot.last_miss.load(Relaxed) == before && is_steady(slot, before);
             if rests || self.is_bypassed() {
                 drain.take_counted(self, slot);
             }
-            is_used = !(rests && drain.leaves_mains() && look(slot) == before);
+            is_used = !(rests && drain.leaves_mains() && fingerprint(slot) == before);
         }
-        let after = look(slot);
+        let after = fingerprint(slot);
         if slot.last_miss.load(Relaxed) != after {
             slot.last_miss.store(after, Relaxed);
         }
@@ -97,17 +97,17 @@ impl CpuCache {
 /// objects may have looked the same twice by chance. With many busy caches, looking longer would
 /// cost more than the drains that it saves.
 fn is_steady(slot: &Slot, before: u32) -> bool {
-    const LOOKS: usize = 8;
-    (0..LOOKS).all(|_| {
+    const TRIES: usize = 8;
+    (0..TRIES).all(|_| {
         (0..8).for_each(|_| core::hint::spin_loop());
-        look(slot) == before
+        fingerprint(slot) == before
     })
 }
 
 /// A fingerprint of a slot's sheaves and their counts; 0 for two dummies. Two different states
 /// share a fingerprint once in 2^31. A sheaf may be freed while this reads it; its memory stays
 /// mapped.
-fn look(slot: &Slot) -> u32 {
+fn fingerprint(slot: &Slot) -> u32 {
     let of = |which: Which| {
         let sheaf = slot.place(which).load(Relaxed);
         if is_dummy(sheaf) {
@@ -120,6 +120,6 @@ fn look(slot: &Slot) -> u32 {
     };
     match of(Which::Main).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of(Which::Spare) {
         0 => 0,
-        look => (look ^ look >> 32) as u32 | 1,
+        words => (words ^ words >> 32) as u32 | 1,
     }
 }

@@ -1,4 +1,4 @@
-//! Fork: keeps other threads from changing sheaves while the kernel copies the memory.
+//! Fork: keeps other threads from changing the sheaves in slots while the kernel copies the memory.
 
 use super::CpuCache;
 use super::adapt;
@@ -46,8 +46,8 @@ pub fn end_fork(child: bool) {
     if child { FORK.reset_in_child() } else { FORK.release_after_fork() }
 }
 
-/// Closes the gate and takes all slots out of use, so that no thread changes a sheaf while the
-/// kernel copies the memory.
+/// Closes the gate and takes the slots of all CPUs out of use, so that no thread changes a sheaf in
+/// them while the kernel copies the memory.
 ///
 /// A fork does not copy memory at one instant. The kernel may copy the page with a sheaf's count
 /// and the page with its objects at different times, while other threads push and pop. The child
@@ -58,7 +58,8 @@ pub fn end_fork(child: bool) {
 /// 2. Exchange every sheaf for the dummy, and keep it in `hidden` of its [`Slot`]. Issue a barrier:
 ///    no sequence works on a hidden sheaf any more.
 ///
-/// All other threads wait in the slow path until [`end_fork`].
+/// A thread that calls the library meanwhile waits in the slow path until [`end_fork`]. It may go
+/// on to use a slot of its own ([`super::local`]), and a sheaf that it took out of a slot before.
 ///
 /// If the kernel refuses a barrier, the child cannot trust its copies of the slots' sheaves, hidden
 /// or not. It starts without them, and their objects stay taken in the child. The parent goes on as

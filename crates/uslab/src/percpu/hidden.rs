@@ -15,11 +15,10 @@ use crate::rseq::{Mode, Slot, dummy_of, mode};
 use crate::sync::CachePadded;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-static IS_ON: AtomicBool = AtomicBool::new(false);
+static ARE_ALLOWED: AtomicBool = AtomicBool::new(false);
 static SHUFFLES_REFILLS: AtomicBool = AtomicBool::new(false);
 
-/// Hands the objects of slabs out in random order, few by few. Start-up calls it, as
-/// [`allow_hidden`].
+/// Has refills shuffle their objects, a few at a time. Start-up calls it, as [`allow_hidden`].
 pub fn shuffle_refills() {
     SHUFFLES_REFILLS.store(true, Relaxed);
 }
@@ -30,12 +29,12 @@ static SHUFFLES: CachePadded<AtomicU64> = CachePadded(AtomicU64::new(0));
 /// Lets caches hide their sheaves ([`super::Parts::hides`]). Start-up calls it, before there is a
 /// cache.
 pub fn allow_hidden() {
-    IS_ON.store(true, Relaxed);
+    ARE_ALLOWED.store(true, Relaxed);
 }
 
 /// Whether caches may hide their sheaves.
 pub fn is_allowed() -> bool {
-    IS_ON.load(Relaxed)
+    ARE_ALLOWED.load(Relaxed)
 }
 
 /// The slots with sheaves of the cache whose page map entries name `owner`, on `cpus` CPUs. If it

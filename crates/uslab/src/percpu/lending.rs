@@ -17,7 +17,7 @@
 //! calls.
 //!
 //! The counted row of a heap profile is the same row. While a profile counts, the slow path lends
-//! nothing: no countdown was charged for it.
+//! nothing: lent objects would not be charged to the distance to the next sample.
 //!
 //! A lending sheaf holds at most [`LENT_BYTES`] of objects: loops of pairs go round these objects,
 //! which should stay in the first-level cache.
@@ -83,7 +83,7 @@ impl CpuCache {
         object
     }
 
-    /// Takes a run out of this CPU's sheaf, which lends none: another run may be large. A sheaf
+    /// Takes a run out of this CPU's sheaf. Runs are never lent, since they may be large. A sheaf
     /// without objects takes the place of the dummy in the lending row. CPUs share dummies, and a
     /// pop writes to them.
     fn take_run(&self, node: usize) -> *mut u8 {

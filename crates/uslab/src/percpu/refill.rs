@@ -113,7 +113,7 @@ impl CpuCache {
         // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the counts are
         // atomics.
         let (count, capacity) = unsafe { ((*spare).count.load(Relaxed), (*spare).capacity.load(Relaxed)) };
-        // A sheaf of another size, the dummy too, is replaced on the way over the spare.
+        // The ordinary path replaces a spare of another size, or the dummy.
         count == 0
             && capacity as usize == self.capacity()
             && self.barn(home.group).fulls() == 0

@@ -27,8 +27,7 @@ impl CpuCache {
         self.slabs().take(home_of(access).node, out, out.len())
     }
 
-    /// Takes at least one of `objects`; leaves this CPU with a main sheaf that has room where it
-    /// can.
+    /// Frees at least one of `objects`. Leaves this CPU with a main sheaf that has room, if it can.
     ///
     /// # Safety
     /// As [`CpuCache::free_slow`].

@@ -3,7 +3,7 @@
 
 use super::ownership;
 use crate::counters::Tally;
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::os::invariant::invariant;
 use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
 use crate::rseq::{Owner, SHEAF_HEADER_BYTES, Sheaf, is_dummy};
@@ -62,8 +62,8 @@ unsafe impl Sync for Store {}
 static STORE: Store =
     Store { slabs: UnsafeCell::new([const { MaybeUninit::uninit() }; SIZES]), ready: AtomicBool::new(false) };
 
-/// Makes the sheaves' slabs; returns false if there is no memory. Called once, before any cache is
-/// made.
+/// Makes the sheaves' slabs; returns false if there is no memory. Start-up calls it, again if it
+/// failed, before any cache is made.
 pub fn init(cpus: usize, groups: usize, nodes: usize) -> bool {
     for (i, name) in NAMES.iter().enumerate() {
         // Each sheaf has its own cache lines: the sheaves of two CPUs must not share one.
@@ -150,8 +150,8 @@ unsafe fn prepare(memory: *mut u8, capacity: usize) -> *mut Sheaf {
 }
 
 /// Whether `sheaf`, which is not the dummy, is one: the page map says so, and its words agree. A
-/// thread that took it out of a slot or a barn calls this before it uses the sheaf; reports it
-/// otherwise.
+/// thread that took it out of a slot or a barn calls this before it uses the sheaf. If not, reports
+/// the sheaf as corrupted.
 #[inline]
 pub fn is_sheaf(sheaf: *mut Sheaf) -> bool {
     let size = pages::owner_of(sheaf.cast()).map_or(0, Owner::id).wrapping_sub(FIRST_ID);
@@ -165,7 +165,7 @@ pub fn is_sheaf(sheaf: *mut Sheaf) -> bool {
     } else {
         size == RUN_ID - FIRST_ID
     };
-    is_whole(is_sheaf, "sheaf", sheaf, "its place, capacity and count are those of a sheaf")
+    verify(is_sheaf, "sheaf", sheaf, "its place, capacity and count are those of a sheaf")
 }
 
 /// The room of a sheaf, which is not the dummy, whatever its own word says. 0 where the page map

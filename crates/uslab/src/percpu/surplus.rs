@@ -11,7 +11,7 @@
 //!
 //! Where CPUs free and allocate hundreds of objects by turns, their barn becomes rich and poor
 //! thousands of times a second, and the CPUs of the whole node would meet at the word. So a barn
-//! that its own CPUs emptied rests, each time twice as long, up to [`MOST_REST`] visits; one that
+//! that its own CPUs emptied rests, each time twice as long, up to [`MAX_REST`] visits; one that
 //! other groups emptied does not.
 
 use super::CpuCache;
@@ -21,7 +21,7 @@ use crate::rseq::Sheaf;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Most visits to a rich barn before it serves other groups again.
-const MOST_REST: u32 = 256;
+const MAX_REST: u32 = 256;
 
 impl CpuCache {
     /// The barn of a group, marked as used. May sleep until a fork has copied the memory.
@@ -67,8 +67,7 @@ impl CpuCache {
     }
 
     /// Turns the bit of a group on or off, if its barn has become rich or poor. Called after each
-    /// visit to the barn, also after one that found no room for a full sheaf. `by_neighbour`: a CPU
-    /// of another group took a sheaf.
+    /// attempt to take or put a full sheaf. `by_neighbour`: a CPU of another group took a sheaf.
     fn note_stock(&self, node: usize, group: usize, by_neighbour: bool) {
         let Some(surplus) = self.surplus().get(node) else { return };
         let barn = self.barn(group);
@@ -78,7 +77,7 @@ impl CpuCache {
         if is_on && 4 * fulls <= room {
             let visits = if by_neighbour { 0 } else { rest.next.load(Relaxed) };
             rest.visits.store(visits, Relaxed);
-            rest.next.store((2 * visits).clamp(1, MOST_REST), Relaxed);
+            rest.next.store((2 * visits).clamp(1, MAX_REST), Relaxed);
             surplus.set(node, group, false);
         } else if !is_on && 4 * fulls >= 3 * room {
             match rest.visits.load(Relaxed) {

@@ -324,7 +324,7 @@ fn what_a_cache_that_rests_was_charged_is_free_again() {
     });
     assert!(grows);
     cache.drain_all();
-    // The first look may find a sheaf that another thread put into a barn meanwhile.
+    // The first tick may find a sheaf that another thread put into a barn meanwhile.
     let rests = (0..3).any(|_| cache.flush_idle(&mut Drain::of_idle(Keep::Pages)));
     assert!(rests && cache.capacity() == start);
     assert_eq!(record.sheaf_capacity.load(Relaxed) as usize, start);

@@ -81,7 +81,7 @@ impl CpuCache {
         self.used_storing_slots().chain(self.used_counted_slots())
     }
 
-    /// How many slots a look at the cache visits.
+    /// How many slots a tick of the cache visits.
     pub fn count_used_slots(&self) -> usize {
         self.used_slots().count()
     }

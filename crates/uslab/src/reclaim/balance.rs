@@ -1,5 +1,5 @@
-//! The share of a cache that a pass asks for: in proportion to the cache's size, and smaller the
-//! more an entry is worth.
+//! The share of a cache that a round of a pass asks for: in proportion to the cache's size, and
+//! smaller the more an entry is worth.
 //!
 //! ```text
 //!   share(priority) = 4 · freeable / 2^priority / seeks    seeks = 2: twice the priority's part
@@ -14,7 +14,7 @@
 //!   up.
 //! * Work that a callback refused ("not now") piles up without a bound, and falls due at once, much
 //!   later. Here the debt is capped at twice the cache, and the part beyond one batch loses a
-//!   quarter with each pass.
+//!   quarter with each round.
 //!
 //! This is pure arithmetic: no clock, no lock, no callback. It never overflows, whatever a callback
 //! returns.
@@ -85,14 +85,14 @@ impl Weight {
 pub struct Owed(pub u64);
 
 impl Owed {
-    /// Adds the share of one pass at `priority` (0 to [`LIGHTEST`]) over `freeable` entries of this
-    /// `weight`.
+    /// Adds the share of one round at `priority` (0 to [`LIGHTEST`]) over `freeable` entries of
+    /// this `weight`.
     #[must_use]
-    pub fn after_pass(self, freeable: usize, priority: u32, weight: Weight, batch: usize) -> Owed {
+    pub fn after_round(self, freeable: usize, priority: u32, weight: Weight, batch: usize) -> Owed {
         self.after_part(freeable, priority, weight, batch, WHOLE)
     }
 
-    /// As [`Owed::after_pass`], for a pass that needs only `part` 4096ths of its share.
+    /// As [`Owed::after_round`], for a round that needs only `part` 4096ths of its share.
     #[must_use]
     pub fn after_part(self, freeable: usize, priority: u32, weight: Weight, batch: usize, part: u64) -> Owed {
         let freeable = (freeable as u64).min(MAX_FREEABLE);
@@ -124,7 +124,7 @@ impl Owed {
 /// A whole share, in the unit of `part`.
 pub const WHOLE: u64 = 1 << FRACTION_BITS;
 
-/// The share of a cache that a pass asks for, in 4096ths of an entry.
+/// The share of a cache that a round asks for, in 4096ths of an entry.
 fn share(freeable: u64, priority: u32, weight: Weight) -> u64 {
     match weight.0 {
         // Entries that cost nothing to make again: half of the cache, at any priority.
@@ -133,7 +133,7 @@ fn share(freeable: u64, priority: u32, weight: Weight) -> u64 {
     }
 }
 
-/// Entries that a pass at `priority` will ask for in all, at most `freeable`.
+/// Entries that a round at `priority` will ask for in all, at most `freeable`.
 pub fn expected(freeable: usize, priority: u32, weight: Weight) -> u64 {
     let freeable = (freeable as u64).min(MAX_FREEABLE);
     (share(freeable, priority, weight) >> FRACTION_BITS).min(freeable)
@@ -149,11 +149,11 @@ fn lot(freeable: u64, batch: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Entries that `passes` passes ask of a cache of constant size.
-    fn asked(freeable: usize, priority: u32, seeks: u32, batch: usize, passes: usize) -> usize {
+    /// Entries that `rounds` rounds ask of a cache of constant size.
+    fn asked(freeable: usize, priority: u32, seeks: u32, batch: usize, rounds: usize) -> usize {
         let (mut owed, mut total) = (Owed::default(), 0);
-        for _ in 0..passes {
-            owed = owed.after_pass(freeable, priority, Weight::of_seeks(seeks), batch);
+        for _ in 0..rounds {
+            owed = owed.after_round(freeable, priority, Weight::of_seeks(seeks), batch);
             while let Some(lot) = owed.next(freeable, batch) {
                 owed = owed.less(lot);
                 total += lot;
@@ -165,9 +165,9 @@ mod tests {
     #[test]
     fn equal_seeks_age_in_proportion_whatever_the_size() {
         for priority in [12, 10, 6, 3] {
-            let passes = 64 << priority;
+            let rounds = 64 << priority;
             let fraction =
-                |freeable: usize| asked(freeable, priority, 2, 128, passes) as f64 / freeable as f64;
+                |freeable: usize| asked(freeable, priority, 2, 128, rounds) as f64 / freeable as f64;
             let large = fraction(1_000_000);
             for freeable in [50, 1000, 4095, 30_000] {
                 let off = (fraction(freeable) / large - 1.0).abs();
@@ -216,12 +216,12 @@ mod tests {
     fn deferred_work_is_capped_and_fades() {
         let mut owed = Owed::default();
         for _ in 0..100_000 {
-            owed = owed.after_pass(10_000, 4, Weight::of_seeks(2), 128);
+            owed = owed.after_round(10_000, 4, Weight::of_seeks(2), 128);
         }
         assert!(owed.0 <= (2 * 10_000) << 12);
-        assert!(owed.0 < (10_000 / 8 * 4 + 128) << 12, "four times a pass's share at most");
+        assert!(owed.0 < (10_000 / 8 * 4 + 128) << 12, "four times a round's share at most");
         for _ in 0..200 {
-            owed = owed.after_pass(10_000, 12, Weight::of_seeks(1000), 128);
+            owed = owed.after_round(10_000, 12, Weight::of_seeks(1000), 128);
         }
         assert!(owed.0 <= 140 << 12, "fades down to a batch: {}", owed.0 >> 12);
     }
@@ -231,12 +231,12 @@ mod tests {
         for freeable in [0, 1, usize::MAX, usize::MAX / 2, 1 << 52] {
             for priority in [0, 12, 99] {
                 for (weight, batch) in [(0, 0), (1, 1), (1024, 128), (u64::MAX, usize::MAX)] {
-                    let owed = Owed(u64::MAX).after_pass(freeable, priority, Weight(weight), batch);
+                    let owed = Owed(u64::MAX).after_round(freeable, priority, Weight(weight), batch);
                     let lot = owed.next(freeable, batch).unwrap_or(0);
                     assert!(owed.less(lot).0 <= owed.0 && owed.less(usize::MAX).0 <= owed.0);
                 }
             }
         }
-        assert_eq!(Owed::default().after_pass(0, 0, Weight::of_seeks(2), 128).next(0, 128), None);
+        assert_eq!(Owed::default().after_round(0, 0, Weight::of_seeks(2), 128).next(0, 128), None);
     }
 }

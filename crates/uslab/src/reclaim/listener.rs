@@ -19,7 +19,7 @@ use super::events::Place;
 use super::ladder::{Estimate, Goal};
 use super::sources::{Choice, Sources};
 use super::{budget, install, pass, registry};
-use crate::cache::{Looks, background, start};
+use crate::cache::{Ticks, background, start};
 use crate::counters::{layout, note_pass};
 use crate::{cache, os, pages};
 use core::ffi::c_void;
@@ -56,8 +56,8 @@ pub fn watch_pressure(choice: Choice) {
     os::sleep::wake();
 }
 
-/// The background thread's loop, until the thread must end: listens between its looks.
-pub(super) fn listen(mut looks: Looks) {
+/// The background thread's loop, until the thread must end: listens between its ticks.
+pub(super) fn listen(mut ticks: Ticks) {
     // In the child of a raw system call no fork handler has reset this.
     SOFT_REST.end();
     if start::pressure_is_named() {
@@ -67,7 +67,7 @@ pub(super) fn listen(mut looks: Looks) {
     let mut listener = Listener { sources: Sources::none(), open: NOT_CHOSEN };
     loop {
         listener.follow_choice();
-        let pressure = listener.listen(&looks);
+        let pressure = listener.listen(&ticks);
         if os::first::has_ended() {
             return;
         }
@@ -78,7 +78,7 @@ pub(super) fn listen(mut looks: Looks) {
             pass_in_background(target);
         }
         cache::serve_request();
-        looks.look();
+        ticks.tick();
     }
 }
 
@@ -105,10 +105,10 @@ impl Listener {
         }
     }
 
-    /// Sleeps until the next look, a wake or pressure. Returns the bytes that pressure asks for.
-    fn listen(&mut self, looks: &Looks) -> Option<usize> {
+    /// Sleeps until the next tick, a wake or pressure. Returns the bytes that pressure asks for.
+    fn listen(&mut self, ticks: &Ticks) -> Option<usize> {
         let pressure = if self.sources.watches_descriptors() {
-            let slice_ms = looks.left_ms().min(SLICE_MS);
+            let slice_ms = ticks.left_ms().min(SLICE_MS);
             if pages::has_soft_limit() {
                 // An allocation beyond the limit ends this sleep. Poll the descriptors after it.
                 os::sleep::for_ms(slice_ms);
@@ -117,9 +117,9 @@ impl Listener {
                 self.sources.wait(slice_ms)
             }
         } else {
-            let ms = looks.left_ms();
-            if looks.is_quiet() && self.open == NOT_CHOSEN {
-                os::sleep::until_activity(cache::trim_idle, cache::look_for_requests());
+            let ms = ticks.left_ms();
+            if ticks.is_quiet() && self.open == NOT_CHOSEN {
+                os::sleep::until_activity(cache::trim_idle, cache::request_check());
             }
             os::sleep::for_ms(ms);
             self.sources.headroom()

@@ -16,11 +16,12 @@
 //! one callback at a time; if several threads reclaim, several shrinkers run at once. Callbacks may
 //! allocate and free, because reclaim does not re-enter itself.
 //!
-//! The first shrinker, limit or choice of sources installs this layer's hooks; until then the core
-//! never calls it.
+//! The first shrinker, limit or choice of sources installs this layer's hooks. Until then the core
+//! calls it only to set a limit for another process (`uslab limit`).
 //!
-//! This layer never holds a lock in a callback, never waits for a callback except to unregister it,
-//! and never runs in a signal handler.
+//! This layer never holds a lock in a callback, and never runs in a signal handler. It waits for a
+//! callback that runs on another thread in two cases: to unregister the shrinker, and for at most
+//! 250 ms before an allocation fails.
 
 #[doc(hidden)]
 pub mod balance;

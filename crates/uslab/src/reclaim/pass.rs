@@ -17,8 +17,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Only if that is not enough, it takes the sheaves that running threads use.
 ///
 /// Blocks as long as callbacks run, about 20 ms each in a round. Several threads may reclaim at
-/// once; none waits for another. Within a callback it does nothing and returns 0. With `usize::MAX`
-/// it takes everything.
+/// once; they take turns only where they drain and shrink caches. Within a callback it does nothing
+/// and returns 0. With `usize::MAX` it takes everything.
 ///
 /// ```
 /// let gone = uslab::reclaim(1 << 20);

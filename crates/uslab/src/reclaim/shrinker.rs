@@ -41,7 +41,7 @@ pub trait Shrinker: Send + Sync + 'static {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShrinkerOptions {
     /// The cost of making an entry again; 2 is usual. An entry of 20 seeks is worth ten of 2. With
-    /// 0 each pass takes half of the cache.
+    /// 0 each round of a pass asks for half of the cache.
     pub seeks: u32,
     /// Entries that one call asks for. If a cache has less than eight times as many, a call asks
     /// for an eighth of the cache.

@@ -28,7 +28,8 @@ impl Cpu {
         })
     }
 
-    /// Its number, for what may be wrong: other CPUs than those that a table counts may exist.
+    /// The number. It may exceed the length of a table, since CPUs may exist that the table does
+    /// not count.
     pub fn number(self) -> usize {
         self.0
     }

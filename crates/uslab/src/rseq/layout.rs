@@ -67,7 +67,8 @@ pub struct Slot {
     /// Lock word of locked mode; unused in rseq mode.
     pub lock: AtomicU32,
     /// The kind of the CPU's last misses, for objects or for room, and how many there were in a
-    /// row; see `percpu`. A hint, stored relaxed.
+    /// row; see `percpu`. A hint, stored relaxed. In a counted slot (`percpu::counted`), the state
+    /// at the background thread's last visit.
     pub last_miss: AtomicU32,
     /// The sheaf that the fast path works on; never null.
     pub main: AtomicPtr<Sheaf>,
@@ -80,7 +81,8 @@ pub struct Slot {
     /// In a cache's slot: the two sheaves while a fork copies the memory; null otherwise. In the
     /// first slot of an owner without a cache, word 0 is [`Slot::context`].
     pub hidden: [AtomicPtr<Sheaf>; 2],
-    /// The state of the slot at the background thread's last visit; see `percpu::flush_idle`.
+    /// The state of the slot at the background thread's last visit; see `percpu::flush_idle`. In a
+    /// counted slot, the distance to the next sample.
     pub seen: AtomicU32,
     /// The three words of the cache's [`StartTest`], the same in each of its slots.
     pub start_test: [AtomicU32; 3],

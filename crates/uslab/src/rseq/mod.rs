@@ -42,8 +42,9 @@
 //! `exchange` is atomic because a drainer on another CPU changes the slot as well. A thread that
 //! takes a sheaf out of a slot by an exchange owns the sheaf. Threads of the same CPU that were
 //! inside a sequence were preempted, so they restart. Threads of a drained CPU are restarted by
-//! [`crate::os::membarrier`] before the drainer reads the sheaf. `exchange` tests the CPU, because
-//! a fork leaves out the slots of CPUs that a cache was never used on (`percpu::used`).
+//! [`crate::os::membarrier`] before the drainer reads the sheaf. `exchange` tests the CPU: the
+//! thread has marked that CPU as used, and a fork hides the slots of marked CPUs alone
+//! (`percpu::used`).
 //!
 //! # What must never be done here
 //! A second store that other threads can see before the commit. A system call inside a sequence. A

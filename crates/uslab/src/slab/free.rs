@@ -34,7 +34,7 @@ impl Slabs {
         unsafe { self.flush_to_slabs(objects, usize::MAX, Self::relist) };
     }
 
-    /// As [`Slabs::free`], but starts at the end of `objects` and stops after `VISITS` slabs.
+    /// As [`Slabs::free`], but stops after `VISITS` slabs. Both go from the end of `objects`.
     /// Returns how many objects are left at the start of `objects`.
     ///
     /// # Safety

@@ -34,7 +34,8 @@ pub struct GeometryOptions {
     /// Bytes at the end of a slab in which no object starts. A slab may then have less room than
     /// its order was chosen for.
     pub tail_bytes: usize,
-    /// Bytes at the end of a slab in which no object lies, because the last one goes on there.
+    /// Bytes at the end of a slab that stay free for the end of the last object's record, which is
+    /// longer than the distance between two objects.
     pub spill_bytes: usize,
 }
 
@@ -70,7 +71,7 @@ pub(super) const FACTS: &[Fact] = facts!(Geometry { object_bytes, objects, order
 const RECIPROCAL_SHIFT: u32 = 44;
 
 impl Geometry {
-    /// Largest object of a slab: 256 KiB; larger ones are page runs of the malloc layer.
+    /// Largest object of a slab of parts: 256 KiB. A slab that is one object may be larger.
     pub const MAX_OBJECT_BYTES: usize = 256 << 10;
     /// Largest distance between two objects: that of debugged objects of the largest size and
     /// alignment. Their slabs stay below the reciprocal's bound.

@@ -114,7 +114,7 @@ impl Group {
     }
 
     /// Notes whether the lists have slabs with free objects. The caller holds the lock.
-    pub(super) fn set_free(&self, has_free: bool) {
+    pub(super) fn set_has_free(&self, has_free: bool) {
         set(&self.has_free, has_free);
     }
 

@@ -13,7 +13,7 @@
 use super::one::{NONE, Slab, slab_at};
 use super::pool::Slabs;
 use crate::os;
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::pages::{self, Locked, PageIndex};
 use crate::rseq::Owner;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -104,7 +104,7 @@ impl Slabs {
         let is_own = pages::contains(slab.0)
             && slab.0.0.is_multiple_of(1 << self.geometry.order)
             && pages::owner(slab.0) == Owner::NONE;
-        if !is_whole(is_own, "slab lists", &raw const *lists, "kept slabs have no owner") {
+        if !verify(is_own, "slab lists", &raw const *lists, "kept slabs have no owner") {
             lists.kept = NONE;
             return None;
         }

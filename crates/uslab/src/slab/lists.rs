@@ -12,7 +12,7 @@
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
 use crate::os;
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::{self, PageIndex};
@@ -97,7 +97,7 @@ pub(super) struct Lists {
     last_ms: u64,
     /// The first slab whose addresses the cache keeps; see `kept`.
     pub kept: u32,
-    /// The slab that served last, whose bitmap was counted; see `looks`.
+    /// The slab that served last, whose bitmap was counted; see `checks`.
     pub served: u32,
 }
 
@@ -307,7 +307,7 @@ impl Lists {
             let is_listed = old < LISTS && self.counts[old] > 0;
             assert_valid(|| if is_listed { self.check_links(slab, List::ALL[old]) } else { Ok(()) });
             let is_linked = || self.check_links(slab, List::ALL[old]).is_ok();
-            if !is_whole(is_listed && is_linked(), "slab", slab.address(), "its neighbours link to it") {
+            if !verify(is_listed && is_linked(), "slab", slab.address(), "its neighbours link to it") {
                 return false;
             }
             let (next, prev) = ((*head).next, (*head).prev);
@@ -343,7 +343,7 @@ impl Lists {
             let is_end = |link: u32, of: fn(Slab) -> Option<Slab>| {
                 slab_at(link).is_none_or(|slab| pages::contains(slab.0) && of(slab).is_none())
             };
-            if !is_whole(
+            if !verify(
                 is_end(next, Slab::prev) && is_end(prev, Slab::next),
                 "slab lists",
                 self,

@@ -36,13 +36,13 @@
 //! that lock while it runs constructors, or allocates and frees runs of pages. It may hold the lock
 //! while it charges a page. Under `ListMarks` a thread notes that a group's lists are used.
 
+mod checks;
 mod free;
 mod geometry;
 mod group;
 mod homes;
 mod kept;
 mod lists;
-mod looks;
 mod misuse;
 mod one;
 mod pool;

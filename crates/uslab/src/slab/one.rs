@@ -31,7 +31,7 @@ pub(super) enum List {
 /// "No slab" in links.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// In [`Head::seen`]: objects were taken from the slab since the last look. Above any free count.
+/// In [`Head::seen`]: objects were taken from the slab since the last walk. Above any free count.
 pub(super) const TAKEN_FROM: u16 = u16::MAX;
 
 /// The start of a slab's descriptor. The lists' lock guards `list`, `seen`, `next` and
@@ -45,7 +45,7 @@ pub(super) struct Head {
     /// The group whose lists the slab belongs to. Threads read it without the lock, to find the
     /// lock.
     pub group: AtomicU8,
-    /// The free count at the last look for pages that rest, or [`TAKEN_FROM`]; see `resident`.
+    /// The free count at the last walk for pages that rest, or [`TAKEN_FROM`]; see `resident`.
     pub seen: u16,
     /// The next slab of the list.
     pub next: u32,
@@ -159,8 +159,8 @@ impl Slab {
     /// it took, and the new free count. The caller holds the lists' lock, or has moved the slab to
     /// [`List::Taking`].
     ///
-    /// Marks the slab as taken from. Frees alone change the count. So the next look for pages that
-    /// rest sees that the slab was used, by either.
+    /// Marks the slab as taken from, while a free leaves another count. So the next walk for pages
+    /// that rest sees a use of either kind.
     pub fn take(self, geometry: &Geometry, out: &mut [*mut u8]) -> (usize, i32) {
         let mut at = out.len();
         let start = self.address() as usize;

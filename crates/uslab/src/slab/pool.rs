@@ -5,7 +5,7 @@ use super::group::{Group, GroupMemory};
 use super::lists::{End, List, Lists, list_for};
 use super::one::{NONE, Slab};
 use crate::counters::{self, Tally, layout::Record};
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::os::facts::{Fact, facts};
 use crate::os::{invariant::invariant, numa::NumaPolicy, probe, sharing, surplus::Surplus};
 use crate::pages::{self, Temperature};
@@ -72,7 +72,7 @@ pub struct Slabs {
     /// Charged pages of slabs with a resident word; see `resident`.
     pub(super) charged: AtomicUsize,
     /// Slabs that [`Slabs::purge_rested_part`] found unchanged in a row.
-    pub(super) steady_looks: AtomicU32,
+    pub(super) steady_visits: AtomicU32,
     /// The value of `frees` before the walks that found them so.
     pub(super) steady_frees: AtomicU32,
     /// The value of `frees` before the last walk that found no free page inside a slab.
@@ -144,7 +144,7 @@ impl Slabs {
             name,
             spare: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
-            steady_looks: AtomicU32::new(0),
+            steady_visits: AtomicU32::new(0),
             steady_frees: AtomicU32::new(0),
             barren: AtomicU32::new(0),
             tallies: tallies.as_ptr(),
@@ -221,12 +221,13 @@ impl Slabs {
         }
     }
 
-    /// Counts a call that freed objects into slabs, or a slab with more memory than it needed.
+    /// Counts an event after which a slab may have free pages: a free, or a new slab with more
+    /// memory than was asked for.
     pub(super) fn note_free(&self) {
         self.tally().frees.fetch_add(1, Relaxed);
     }
 
-    /// Those counted so far.
+    /// The number of these events.
     pub(super) fn frees(&self) -> u32 {
         self.tallies().fold(0, |sum, tally| sum.wrapping_add(tally.frees.load(Relaxed)))
     }
@@ -369,7 +370,7 @@ impl Slabs {
     pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.oldest_empty()?;
         let is_own = self.is_sound(slab) && self.is_all_free(slab);
-        if !is_whole(is_own, "slab", slab.address(), "all objects of a slab that is released are free") {
+        if !verify(is_own, "slab", slab.address(), "all objects of a slab that is released are free") {
             return None;
         }
         if lists.place(slab, List::None, End::First) != List::None || slab.list() != List::None as u8 {

@@ -35,14 +35,14 @@ use core::ops::Range;
 
 /// Slabs of one list that a walk of [`Slabs::purge_rested_part`] looks at: 256 MiB of slabs of
 /// 128 KiB.
-const MAX_LOOKS: u32 = 2048;
+const MAX_VISITS: u32 = 2048;
 /// Slabs that a part of a walk looks at in each list, in all groups together. The caller lets go of
 /// its locks between parts.
-const LOOKS_OF_PART: u32 = 64;
+const VISITS_OF_PART: u32 = 64;
+/// Slabs of one list that [`Slabs::purge_inside`] looks at, which a waiting thread calls.
+const VISITS_OF_PASS: u32 = 256;
 /// The lists of slabs with free objects, sparse slabs first.
 const LISTS_WITH_FREE: [List; 4] = [List::Sparse, List::Filling, List::Partial, List::Empty];
-/// The same for [`Slabs::purge_inside`], which a waiting thread calls.
-const MAX_LOOKS_OF_PASS: u32 = 256;
 /// [`Slabs::purge_inside`] searches only where at least so much could be found.
 const MIN_FREE_BYTES: usize = 64 << 10;
 
@@ -122,7 +122,7 @@ impl Slab {
     /// the last object are among them only if another page is: their purge alone would claim no
     /// object, and nothing would keep the slab from being released meanwhile. The caller holds the
     /// lists' lock.
-    fn free_pages(self, geometry: &Geometry) -> u64 {
+    fn purgeable_pages(self, geometry: &Geometry) -> u64 {
         let Some(resident) = self.resident(geometry) else { return 0 };
         let group = (os::memory::page_bytes() / PAGE_BYTES).clamp(1, geometry.pages());
         let words = self.words(geometry);
@@ -262,7 +262,7 @@ impl Slabs {
         }
     }
 
-    /// Gives the pages of a slab back that is out of the lists.
+    /// Frees the pages of a slab that has left the lists.
     pub(super) fn free_pages(&self, slab: Slab, temperature: Temperature) {
         match slab.resident(&self.geometry) {
             Some(resident) => {
@@ -379,8 +379,8 @@ impl Slabs {
         Walk { visited: 0, purged_bytes: 0, frees: self.frees() }
     }
 
-    /// Purges every free page of the next [`LOOKS_OF_PART`] slabs. Returns false once all slabs
-    /// were visited.
+    /// Purges every free page of the next [`VISITS_OF_PART`] slabs of each list. Returns false once
+    /// all slabs were visited.
     pub fn purge_part(&self, walk: &mut Walk) -> bool {
         if !self.is_purgeable() {
             return false;
@@ -391,13 +391,13 @@ impl Slabs {
             }
             return false;
         }
-        let looks = self.share_of_group(LOOKS_OF_PART);
-        walk.visited += looks;
-        walk.purged_bytes += self.visit_slabs(0..looks, Locked::Go, |_, _| Verdict::Purge);
+        let visits = self.share_of_group(VISITS_OF_PART);
+        walk.visited += visits;
+        walk.purged_bytes += self.visit_slabs(0..visits, Locked::Go, |_, _| Verdict::Purge);
         true
     }
 
-    /// Looks at the next [`LOOKS_OF_PART`] slabs, and purges the free pages of those that rested:
+    /// Looks at the next [`VISITS_OF_PART`] slabs, and purges the free pages of those that rested:
     /// no object was taken or freed since the last such walk. With a decay of 0 none needs rest.
     /// Returns false once all slabs were visited, or as many as one walk may visit.
     pub fn purge_rested_part(&self, walk: &mut Walk) -> bool {
@@ -405,26 +405,26 @@ impl Slabs {
             return false;
         }
         if self.steady_frees.swap(walk.frees, Relaxed) != walk.frees {
-            self.steady_looks.store(0, Relaxed);
+            self.steady_visits.store(0, Relaxed);
         }
-        if walk.visited >= self.longest_list().min(MAX_LOOKS) {
+        if walk.visited >= self.longest_list().min(MAX_VISITS) {
             return false;
         }
-        let part = walk.visited..walk.visited + self.share_of_group(LOOKS_OF_PART);
+        let part = walk.visited..walk.visited + self.share_of_group(VISITS_OF_PART);
         walk.visited = part.end;
         let needs_rest = !pages::decay::is_at_once();
-        let (mut looks, mut changed) = (0, false);
+        let (mut visits, mut changed) = (0, false);
         let purged_bytes = self.visit_slabs(part, Locked::Stay, |slab, _| {
             // SAFETY: the caller of this closure holds the lists' lock, which guards the field.
             let seen = unsafe { &mut (*slab.head()).seen };
             let count = slab.count().load(Relaxed) as u16;
             let rests = core::mem::replace(seen, count) == count || !needs_rest;
-            looks += 1;
+            visits += 1;
             changed |= !rests;
             if rests { Verdict::Purge } else { Verdict::Skip }
         });
-        let steady = if changed || purged_bytes > 0 { 0 } else { self.steady_looks.load(Relaxed) + looks };
-        self.steady_looks.store(steady.min(self.listed()), Relaxed);
+        let steady = if changed || purged_bytes > 0 { 0 } else { self.steady_visits.load(Relaxed) + visits };
+        self.steady_visits.store(steady.min(self.listed()), Relaxed);
         true
     }
 
@@ -432,7 +432,7 @@ impl Slabs {
     /// visited and had rested, nothing was purged, and no object was freed since.
     pub fn is_steady(&self) -> bool {
         let is_settled = || {
-            self.steady_looks.load(Relaxed) >= self.listed()
+            self.steady_visits.load(Relaxed) >= self.listed()
                 && self.steady_frees.load(Relaxed) == self.frees()
         };
         !self.is_purgeable() || !pages::may_purge_rested() || is_settled()
@@ -448,9 +448,9 @@ impl Slabs {
         self.used_groups().map(|(_, group)| group.lock().with_free_objects()).sum()
     }
 
-    /// The share of each group in `looks` at slabs of all groups.
-    fn share_of_group(&self, looks: u32) -> u32 {
-        (looks / self.used_group_count() as u32).max(1)
+    /// The share of each group in `visits` at slabs of all groups.
+    fn share_of_group(&self, visits: u32) -> u32 {
+        (visits / self.used_group_count() as u32).max(1)
     }
 
     /// Slabs of the longest list of slabs with free objects.
@@ -468,7 +468,7 @@ impl Slabs {
         if self.free_bytes_inside() < MIN_FREE_BYTES {
             return 0;
         }
-        self.visit_slabs(0..self.share_of_group(MAX_LOOKS_OF_PASS), Locked::Go, |_, visit| match visit {
+        self.visit_slabs(0..self.share_of_group(VISITS_OF_PASS), Locked::Go, |_, visit| match visit {
             Visit { purged_bytes, .. } if purged_bytes >= bytes => Verdict::Stop,
             Visit { is_serving: true, .. } => Verdict::Skip,
             _ => Verdict::Purge,
@@ -518,7 +518,8 @@ impl Slabs {
                         return purged_bytes;
                     }
                     lists.move_to_end(slab, list);
-                    let free = if verdict == Verdict::Purge { slab.free_pages(&self.geometry) } else { 0 };
+                    let free =
+                        if verdict == Verdict::Purge { slab.purgeable_pages(&self.geometry) } else { 0 };
                     let stays = |free: u64| {
                         locked == Locked::Stay
                             && !pages::should_purge_rested(slab.0, free.count_ones() as usize)

@@ -26,9 +26,9 @@ impl Slabs {
         self.spare.load(Relaxed) * self.slab_bytes()
     }
 
-    /// Whether the slabs have at least [`MIN_NEARLY_FREE_BYTES`], and at most an eighth of that is
-    /// taken. Takes no lock. False for slabs that share their record with those
-    /// of other caches.
+    /// Whether the slabs take [`MIN_NEARLY_FREE_BYTES`] or more, and at most an eighth of their
+    /// bytes is in use. Takes no lock. False for slabs that share their record with those of other
+    /// caches.
     pub fn is_nearly_free(&self) -> bool {
         let slabs = counters::record(self.id()).slabs.load(Relaxed).max(0) as usize;
         let bytes = slabs * self.slab_bytes();

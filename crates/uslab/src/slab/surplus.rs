@@ -54,7 +54,7 @@ impl Slabs {
         let node = self.node_of(group);
         let Some(surplus) = self.surplus().get(node) else { return };
         let slabs = lists.with_free_objects();
-        self.groups()[group].set_free(slabs > 0);
+        self.groups()[group].set_has_free(slabs > 0);
         let is_rich = slabs >= RICH;
         if is_rich != lists.is_rich {
             lists.is_rich = is_rich;

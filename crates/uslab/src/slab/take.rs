@@ -22,7 +22,7 @@ use super::lists::{End, List, Lists, SERVING, list_for};
 use super::one::{NONE, Slab};
 use super::pool::Slabs;
 use super::words;
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::os::{self, invariant::invariant, probe};
 use crate::pages::{self, PageIndex};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -72,14 +72,15 @@ impl Slabs {
     /// all. As long as it has fewer, it makes new slabs. A caller that hands out the last object of
     /// `out` first hands them out in ascending order within a slab, and slab by slab.
     ///
-    /// May make system calls and run the constructor; holds no lock meanwhile.
+    /// May make system calls and run the constructor. It holds no lock meanwhile, but the lists'
+    /// lock where it wakes the background thread.
     pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
         self.take_for(self.group_for(node), out, least)
     }
 
     /// [`Slabs::take`] for the CPUs of `group`.
     pub(super) fn take_for(&self, group: usize, out: &mut [*mut u8], least: usize) -> usize {
-        if !is_whole(self.geometry.is_plausible(), "cache", self, "its geometry is one of slabs") {
+        if !verify(self.geometry.is_plausible(), "cache", self, "its geometry is one of slabs") {
             return 0;
         }
         let mut got = self.take_listed(group, out, least);

@@ -87,7 +87,7 @@ impl Lru {
     /// A pass at `priority`; calls `gone` for each evicted entry.
     fn shrink(&mut self, priority: u32, seeks: u32, mut gone: impl FnMut(u32)) {
         let freeable = self.by_age.len();
-        self.owed = self.owed.after_pass(freeable, priority, Weight::of_seeks(seeks), BATCH);
+        self.owed = self.owed.after_round(freeable, priority, Weight::of_seeks(seeks), BATCH);
         while let Some(lot) = self.owed.next(freeable, BATCH) {
             self.owed = self.owed.less(lot);
             for _ in 0..lot {

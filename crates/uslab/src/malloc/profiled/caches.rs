@@ -21,13 +21,13 @@ use crate::os;
 static COUNTER: Counter = Counter { allocated, freed, ended };
 
 /// Counts the allocations of all caches of the program and of heaps. The caller holds no lock.
-pub(super) fn count_all() {
-    cache::count_all(&COUNTER);
+pub(super) fn begin_counting() {
+    cache::begin_counting(&COUNTER);
 }
 
 /// Counts none any more, unless the profile runs again; samples in use are followed.
-pub(super) fn count_none() {
-    cache::count_none(|| state::period_bytes() == 0);
+pub(super) fn end_counting() {
+    cache::end_counting(|| state::period_bytes() == 0);
 }
 
 fn allocated(core: &Core, objects: &[*mut u8]) {

@@ -6,9 +6,9 @@
 //!   free ── page map: a large run ──▶ slow path ──▶ the record ends
 //! ```
 //!
-//! A sampled object is a page run of its own, a large object, whatever its size. So frees recognise
-//! it for nothing: the page map sends them to the slow path. Its descriptor has the number of the
-//! sample ([`table`]) and the bytes of the class that it stands for.
+//! A sampled object of `malloc` is a page run of its own, a large object, whatever its size. So the
+//! page map sends its free to the slow path, and other frees need no test. Its descriptor has the
+//! number of the sample ([`table`]) and the bytes of the class that it stands for.
 //!
 //! A sized free of up to 1 KiB looks nothing up, and pushes. While a class counts, its table names
 //! the counted row, which is full for every push. After [`stop`] the row stays in the table as long
@@ -75,7 +75,7 @@ pub(crate) fn start(period_bytes: usize) -> bool {
     state::set_period_bytes(period_bytes);
     COUNTDOWNS.iter().for_each(|countdown| countdown.store(0, Relaxed));
     settle();
-    caches::count_all();
+    caches::begin_counting();
     install_profiler(&PROFILER);
     true
 }
@@ -87,7 +87,7 @@ pub(crate) fn stop() {
         state::set_period_bytes(0);
         settle();
         drain_counted();
-        caches::count_none();
+        caches::end_counting();
     }
 }
 

@@ -27,7 +27,7 @@ impl Buddy {
         self.unlink(index);
         // SAFETY: as above; until `link`, no other code refers to the chunk.
         let chunk = unsafe { &mut *arena::chunk(index) };
-        if chunk.is_whole() {
+        if chunk.is_all_free() {
             chunk.sparse_pages = Some(0);
         }
         let (mut count, mut zero, mut fresh) = (0, 0, 0);

@@ -39,20 +39,20 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Chunks that a search walks over under the lock: some microseconds.
-const MOST_WALKED: usize = 1024;
+const MAX_WALKED: usize = 1024;
 /// Chunks that a search asks the kernel about under the lock, some microseconds each.
-const MOST_ASKED: usize = 4;
+const MAX_ASKED: usize = 4;
 /// Chunks that one call of [`collapse_resident`] collapses.
-const MOST_COLLAPSED: usize = 16;
+const MAX_COLLAPSED: usize = 16;
 /// A chunk with more free pages than a sixteenth is likely to be purged in part.
-const MOST_FREE_PAGES: usize = CHUNK_PAGES / 16;
+const MAX_FREE_PAGES: usize = CHUNK_PAGES / 16;
 
 /// A chunk that served as many pages of other than dense runs is left alone: the program may only
 /// have read them, so that they look resident, or the kernel may move a run of so many.
-const MOST_SPARSE_PAGES: u16 = CHUNK_PAGES as u16 / 2;
+const MAX_SPARSE_PAGES: u16 = CHUNK_PAGES as u16 / 2;
 
 /// A chunk that the kernel found busy so often keeps small pages for good.
-const MOST_BUSY: u8 = 8;
+const MAX_BUSY: u8 = 8;
 
 /// Searches that are left out where the kernel had no huge page to give: each attempt may make it
 /// move other memory. Six seconds of growth or more.
@@ -75,7 +75,7 @@ pub fn collapse_resident() {
     if let Some(left) = REST.load(Relaxed).checked_sub(1) {
         return REST.store(left, Relaxed);
     }
-    for _ in 0..MOST_COLLAPSED {
+    for _ in 0..MAX_COLLAPSED {
         let Some(index) = lock().choose() else { return };
         let is_shared = index < FIRST_OWN.load(Relaxed);
         let start = arena::address_of_chunk(index);
@@ -120,15 +120,16 @@ impl Buddy {
         invariant!(!chunk.is_unmapped, "a chunk stays mapped until its collapse ends", index);
         let advice = match result {
             Collapse::Done => return,
-            Collapse::Busy if chunk.busy_collapses < MOST_BUSY => {
+            Collapse::Busy if chunk.busy_collapses < MAX_BUSY => {
                 chunk.busy_collapses += 1;
                 Advice::Small
             }
             Collapse::NoMemory => Advice::Small,
             Collapse::Busy | Collapse::Refused => Advice::Revoked,
         };
-        // If not, a purge broke the huge page and revoked the advice. If so, no purge came, or the
-        // chunk was freed, purged and chosen for a huge page anew: it gets small ones then, too.
+        // If the chunk does not count as huge any more, a purge has broken the huge page and
+        // revoked the advice. If it does, no purge came, or the chunk was freed, purged and chosen
+        // for a huge page anew: it gets small ones then, too.
         if chunk.is_huge && chunk.advice == Advice::Huge {
             self.with_chunk(index, Chunk::break_huge);
             // SAFETY: the chunk has stayed mapped, and is the library's.
@@ -173,26 +174,26 @@ impl Buddy {
     fn next_resident(&mut self) -> Option<usize> {
         let committed = arena::chunks_committed();
         let from = self.collapse_cursor.max(FIRST_OWN.load(Relaxed));
-        let end = committed.min(from.saturating_add(MOST_WALKED));
+        let end = committed.min(from.saturating_add(MAX_WALKED));
         let mut asked = 0;
         let may_be = |&index: &usize| {
             // SAFETY: committed, and `&mut self` is the lock.
             let chunk = unsafe { &*arena::chunk(index) };
-            chunk.sparse_pages.is_some_and(|pages| pages < MOST_SPARSE_PAGES)
+            chunk.sparse_pages.is_some_and(|pages| pages < MAX_SPARSE_PAGES)
                 && chunk.advice == Advice::Small
                 && !chunk.is_huge
                 && chunk.uncharged_pages == 0
-                && usize::from(chunk.free_pages) <= MOST_FREE_PAGES
+                && usize::from(chunk.free_pages) <= MAX_FREE_PAGES
                 && chunk.dirty_pages == chunk.free_pages
                 && chunk.refused_in == 0
                 && !arena::home_of_chunk(index).has_policy()
         };
-        let found = (from..end).filter(may_be).take(MOST_ASKED).find(|&index| {
+        let found = (from..end).filter(may_be).take(MAX_ASKED).find(|&index| {
             self.collapse_cursor = index + 1;
             asked += 1;
             os::memory::resident_bytes::<CHUNK_BYTES>(arena::address_of_chunk(index)) == CHUNK_BYTES
         });
-        if found.is_none() && asked < MOST_ASKED {
+        if found.is_none() && asked < MAX_ASKED {
             self.collapse_cursor = if end == committed { 0 } else { end };
         }
         found

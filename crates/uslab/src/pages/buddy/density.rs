@@ -45,8 +45,9 @@ impl Probes {
         *self = Probes { before: self.last, last: index as u32, backed: 0 };
     }
 
-    /// Whether the next chunk may get a huge page; `used_pages` are in use. Makes a system call.
-    pub fn is_dense(&mut self, used_pages: usize) -> bool {
+    /// Whether the next chunk may get a huge page, and counts it if so; `used_pages` are in use.
+    /// Makes a system call.
+    pub fn count_huge_if_dense(&mut self, used_pages: usize) -> bool {
         let quota = (used_pages / CHUNK_PAGES / QUOTA_SHARE).max(1);
         if self.backed >= quota || self.before == NONE {
             return false;

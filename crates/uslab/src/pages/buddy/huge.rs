@@ -67,7 +67,8 @@ impl Buddy {
                     && match fill {
                         Fill::Dense => true,
                         Fill::Sparse => {
-                            os::filter::may_ask_residence() && self.probes.is_dense(self.used_pages)
+                            os::filter::may_ask_residence()
+                                && self.probes.count_huge_if_dense(self.used_pages)
                         }
                         Fill::Unknown => false,
                     }

@@ -22,7 +22,8 @@ impl Buddy {
 pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
     let pages = |bytes: usize| if bytes == 0 { NO_LIMIT } else { bytes / PAGE_BYTES };
     let mut buddy = BUDDY.lock();
-    (buddy.soft_pages, buddy.hard_pages, buddy.told) = (pages(soft_bytes), pages(hard_bytes), false);
+    (buddy.soft_pages, buddy.hard_pages, buddy.is_soft_notified) =
+        (pages(soft_bytes), pages(hard_bytes), false);
     SOFT_PAGES.store(buddy.soft_pages, Relaxed);
     let header = counters::header();
     header.soft_limit_bytes.store(soft_bytes as u64, Relaxed);
@@ -33,7 +34,7 @@ pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
 /// background thread again.
 pub fn soft_limit_bytes() -> Option<usize> {
     let mut buddy = BUDDY.lock();
-    buddy.told = false;
+    buddy.is_soft_notified = false;
     (buddy.soft_pages != NO_LIMIT).then(|| buddy.soft_pages * PAGE_BYTES)
 }
 

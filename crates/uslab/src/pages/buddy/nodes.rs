@@ -89,7 +89,7 @@ fn is_taken(index: usize) -> bool {
 
 /// Whether a chunk is wholly free and without memory.
 pub(super) fn is_untouched(chunk: &Chunk) -> bool {
-    chunk.is_whole() && chunk.dirty_pages == 0
+    chunk.is_all_free() && chunk.dirty_pages == 0
 }
 
 impl Buddy {

@@ -7,17 +7,17 @@
 use super::nodes::{self, NodeLists};
 use super::whole::{self, Index};
 use super::{Buddy, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL};
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::pages::arena::{self, PageIndex};
 use crate::pages::chunk::{Chunk, NONE};
 use crate::pages::policy::Locked;
 use crate::pages::{CHUNK_BYTES, home::Home};
 
 /// Upper bound of the chunks that a search for one looks at.
-const MAX_LOOKS: usize = 64;
+const MAX_TRIED: usize = 64;
 /// Upper bound of the rows with room that a search for several chunks compares.
 const MAX_ROWS: usize = 16;
-/// Upper bound of the chunks that a purge looks at for one that the system does not refuse.
+/// Upper bound of the chunks that a purge tries for one that the system does not refuse.
 const MAX_PURGE_LOOKS: usize = 8;
 
 /// A listed chunk. The caller holds the buddy's lock, and changes no chunk meanwhile.
@@ -43,7 +43,7 @@ impl Buddy {
     fn whole_index(&self, index: usize) -> Option<usize> {
         let is_listed = index < arena::chunks_committed() && self.is_chunk_whole(index);
         is_listed.then_some(index).or_else(|| {
-            is_whole(false, "buddy", self, "a list leads to a chunk within the bound");
+            verify(false, "buddy", self, "a list leads to a chunk within the bound");
             None
         })
     }
@@ -105,7 +105,7 @@ impl Buddy {
     pub(super) fn unmap_clean(&mut self, first: usize, count: usize) {
         for index in first..first + count {
             let chunk = at(index);
-            let is_clean = chunk.is_whole() && chunk.dirty_pages == 0 && !chunk.is_unmapped;
+            let is_clean = chunk.is_all_free() && chunk.dirty_pages == 0 && !chunk.is_unmapped;
             // SAFETY: all pages of the chunk are free, and stay so under the lock; it is mapped.
             if is_clean && self.may_be_unmapped(index) && unsafe { arena::unmap_memory(index, 1) } {
                 self.with_chunk(index, |chunk| note_unmapped(index, chunk));
@@ -124,7 +124,7 @@ impl Buddy {
         let committed = arena::chunks_committed();
         let lowest = |index: Index| {
             core::iter::successors(index.next(0, committed), move |&chunk| index.next(chunk + 1, committed))
-                .take(MAX_LOOKS)
+                .take(MAX_TRIED)
         };
         let is_own = |&index: &usize| self.share_lists(arena::home_of_chunk(index), home);
         let backed = lowest(Index::Backed).find(is_own);

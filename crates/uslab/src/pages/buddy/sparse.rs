@@ -1,7 +1,7 @@
 //! Sparse runs: runs of which only some pages are charged. Each chunk counts the uncharged pages.
 
 use super::{Buddy, arena};
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::os::invariant::invariant;
 use crate::pages::arena::PageIndex;
 use crate::pages::home::Home;
@@ -64,7 +64,7 @@ impl Buddy {
         let (index, at) = (first.0 as usize / CHUNK_PAGES, first.0 as usize % CHUNK_PAGES);
         let is_taken_back = self.with_chunk(index, |chunk| chunk.free_sparse(at, 1 << order, charged));
         let address = arena::address_of(first);
-        if !is_whole(is_taken_back, "run", address, "pages that are freed were in use") {
+        if !verify(is_taken_back, "run", address, "pages that are freed were in use") {
             return self.dirty_pages;
         }
         self.leave_policy(index);

@@ -54,7 +54,8 @@ impl Chunk {
         let dirty: u32 = self.free.iter().zip(&self.zero).map(|pages| dirty(pages).count_ones()).sum();
         subject.equal(u32::from(self.free_pages), free, "free pages are counted")?;
         subject.equal(u32::from(self.dirty_pages), dirty, "free pages with memory are counted")?;
-        subject.holds(free == 0 || !self.is_unmapped || self.is_whole(), "an unmapped chunk is all free")?;
+        subject
+            .holds(free == 0 || !self.is_unmapped || self.is_all_free(), "an unmapped chunk is all free")?;
         subject.holds(!self.is_unmapped || dirty == 0, "an unmapped chunk has no memory to purge")
     }
 
@@ -65,8 +66,8 @@ impl Chunk {
             return subject.equal(Index::Whole.has(index), false, "wholly free chunks are indexed");
         };
         subject.equal(u32::from(self.order), order, "a chunk is listed by its largest free order")?;
-        subject.equal(Index::Whole.has(index), self.is_whole(), "wholly free chunks are indexed")?;
-        let is_backed = self.is_whole() && self.dirty_pages > 0;
+        subject.equal(Index::Whole.has(index), self.is_all_free(), "wholly free chunks are indexed")?;
+        let is_backed = self.is_all_free() && self.dirty_pages > 0;
         subject.equal(Index::Backed.has(index), is_backed, "wholly free chunks with memory are indexed")?;
         subject.equal(usize::from(self.level), level_of(index, self), "a chunk is listed by how full it is")
     }

@@ -10,26 +10,27 @@
 //! once: asked twice in a row, busy caches would seem idle, too. The search ends when the wanted
 //! bytes are free, or when the drain has no place for the sheaves of one more cache.
 
-use super::{KINDS, Kind, Level, RINGS, Ring, had_misses};
+use super::{KINDS, Kind, Level, RINGS, Ring, take_misses};
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::percpu::{CpuCache, Drain, Keep};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Upper bound on the caches that one search asks.
-const LOOKS: usize = 256;
+const MAX_ASKED: usize = 256;
 /// Least time between two searches for growing caches. Taking capacity costs all threads a barrier.
-const LOOK_MS: u64 = 20;
+const REST_MS: u64 = 20;
 
 static NEXT_MS: AtomicU64 = AtomicU64::new(0);
 /// Bytes that growing caches of each kind wait for: the largest wish.
 static WANTED: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
 
-/// Whether it is time for another search; then the caller has to run it, or [`ask`] for it.
-pub(super) fn is_due() -> bool {
+/// Claims the next search, which the caller then has to run, or to [`ask`] for. False before it is
+/// time for one.
+pub(super) fn claim_turn() -> bool {
     let now_ms = os::clock::coarse_ms();
     let next_ms = NEXT_MS.load(Relaxed);
-    now_ms >= next_ms && NEXT_MS.compare_exchange(next_ms, now_ms + LOOK_MS, Relaxed, Relaxed).is_ok()
+    now_ms >= next_ms && NEXT_MS.compare_exchange(next_ms, now_ms + REST_MS, Relaxed, Relaxed).is_ok()
 }
 
 /// Asks the background thread to take capacity of so many bytes from idle caches.
@@ -39,7 +40,7 @@ pub(super) fn ask(kind: Kind, bytes: usize) {
 }
 
 /// Takes the capacity that growing caches wait for, if any do. The background thread calls this at
-/// each of its looks.
+/// each tick.
 pub fn search() {
     for kind in Kind::ALL {
         let wanted = &WANTED[kind as usize];
@@ -56,12 +57,12 @@ impl Ring {
     pub(super) fn take_from_idle(&mut self, goal: usize, asker: *const CpuCache) {
         let mut drain = Drain::of_idle(Keep::Target);
         let mut first = core::ptr::null();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_ASKED {
             let Some(cache) = self.next_beyond(goal) else { return };
             if core::ptr::eq(cache, first) {
                 return;
             }
-            if !cache.adapt().fixed && !core::ptr::eq(cache, asker) && !had_misses(cache) {
+            if !cache.adapt().fixed && !core::ptr::eq(cache, asker) && !take_misses(cache) {
                 if !drain.has_places_for(cache) {
                     return;
                 }
@@ -74,10 +75,10 @@ impl Ring {
     }
 
     /// Takes capacity from all caches in turn, until at most `goal` bytes are charged or it has
-    /// asked [`LOOKS`] caches.
+    /// asked [`MAX_ASKED`] caches.
     pub(super) fn take_from_all(&mut self, goal: usize) {
         let mut drain = Drain::of_idle(Keep::Target);
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_ASKED {
             let Some(cache) = self.next_beyond(goal) else { return };
             if !cache.adapt().fixed {
                 self.take_from(cache, &mut drain);

@@ -1,6 +1,6 @@
 //! Tests of the search for capacity.
 
-use super::super::adapt::had_misses;
+use super::super::adapt::take_misses;
 use super::*;
 use crate::rseq::{Mode, mode};
 
@@ -26,7 +26,7 @@ fn a_search_makes_one_barrier_for_all_that_it_takes() {
     let charged = || caches.iter().filter(|cache| cache.adapt().charged() > 0).count();
     let (mut searches, mut most_taken) = (0, 0);
     while charged() > 0 && searches < 1000 {
-        caches.iter().for_each(|cache| _ = had_misses(cache));
+        caches.iter().for_each(|cache| _ = take_misses(cache));
         let (calls, before) = (os::membarrier::counted::calls(), charged());
         adapt::take_from_idle(0);
         let calls = os::membarrier::counted::calls() - calls;
@@ -42,13 +42,13 @@ fn a_search_makes_one_barrier_for_all_that_it_takes() {
 #[test]
 fn a_search_asks_busy_caches_once_and_leaves_them_their_capacity() {
     let cache = grown();
-    had_misses(cache);
+    take_misses(cache);
     for _ in 0..20 {
         let before = cache.adapt().charged();
         adapt::note_spare_objects(cache.tally());
         adapt::take_from_idle(0);
         assert_eq!(cache.adapt().charged(), before);
-        assert!(!had_misses(cache), "the search asked the cache");
+        assert!(!take_misses(cache), "the search asked the cache");
     }
     finish(cache);
 }

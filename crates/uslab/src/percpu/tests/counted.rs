@@ -32,15 +32,15 @@ fn in_counted_row(cache: &CpuCache) -> usize {
 #[test]
 fn an_idle_counted_sheaf_goes_to_the_slabs_at_the_second_look() {
     let Some(cache) = counting() else { return };
-    let look = || {
+    let tick = || {
         let mut drain = Drain::of_idle(Keep::Pages);
         cache.flush_idle(&mut drain)
     };
-    assert!(!look(), "the first look finds it in use");
+    assert!(!tick(), "the first tick finds it in use");
     assert!(in_counted_row(cache) > 0);
-    assert!(!look());
+    assert!(!tick());
     assert_eq!(in_counted_row(cache), 0);
-    assert!((0..3).any(|_| look()), "then it rests");
+    assert!((0..3).any(|_| tick()), "then it rests");
     finish(cache);
 }
 

@@ -62,8 +62,8 @@ fn the_sheaves_of_a_hidden_row_are_checked_counted_and_flushed_when_idle() {
     let Some(cache) = hiding() else { return };
     assert!(cache.check().is_ok() && cache.check_heads().is_ok());
     assert!(cache.has_free());
-    let look = || cache.flush_idle(&mut Drain::of_idle(Keep::Pages));
-    assert!((0..5).any(|_| look()));
+    let tick = || cache.flush_idle(&mut Drain::of_idle(Keep::Pages));
+    assert!((0..5).any(|_| tick()));
     assert_eq!(in_hidden_row(cache), 0);
     let kept = alloc(cache, 30);
     assert_eq!(live(cache), 30);

@@ -67,8 +67,8 @@ fn main_sheaves_of_other_cpus_stay_and_all_else_goes() {
         assert_eq!(left, held(slot), "this CPU's slot is drained by its own sequences");
         assert_eq!(os::errno::get(), 77);
         // The sheaf that stays does not make the cache look used for ever.
-        let looks: Vec<bool> = (0..4).map(|_| cache.flush_idle(&mut Drain::of_idle(Keep::Pages))).collect();
-        assert_eq!(looks.last(), Some(&true), "{looks:?}");
+        let ticks: Vec<bool> = (0..4).map(|_| cache.flush_idle(&mut Drain::of_idle(Keep::Pages))).collect();
+        assert_eq!(ticks.last(), Some(&true), "{ticks:?}");
         assert_eq!(elsewhere.main_now(), main);
         // SAFETY: no other thread knows of the cache.
         unsafe { cache.drain_unused() };

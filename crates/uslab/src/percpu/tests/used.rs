@@ -49,9 +49,9 @@ fn visits_of(work: impl FnOnce()) -> usize {
 fn drains_and_idle_flushes_visit_the_slots_of_the_cpus_in_use() {
     const CPUS: usize = 1024;
     let (cache, _) = cache_on(CPUS, 1, 64, 0);
-    let look = || _ = cache.flush_idle(&mut Drain::of_idle(Keep::Pages));
+    let tick = || _ = cache.flush_idle(&mut Drain::of_idle(Keep::Pages));
     assert_eq!(visits_of(|| cache.drain_all()), 0, "no thread used the cache");
-    assert_eq!(visits_of(look), 0);
+    assert_eq!(visits_of(tick), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             os::cpu::pin_to_current();
@@ -59,11 +59,11 @@ fn drains_and_idle_flushes_visit_the_slots_of_the_cpus_in_use() {
             free(cache, &objects);
             // One CPU, and those that share its mark.
             let most = CPUS / 64;
-            let seen = visits_of(look);
-            assert!((1..=most).contains(&seen), "a look visits {seen} slots");
-            // The second look drains the slot, which it visits once more.
-            let seen = visits_of(look);
-            assert!((2..=most + 1).contains(&seen), "a look that drains visits {seen} slots");
+            let seen = visits_of(tick);
+            assert!((1..=most).contains(&seen), "a tick visits {seen} slots");
+            // The second tick drains the slot, which it visits once more.
+            let seen = visits_of(tick);
+            assert!((2..=most + 1).contains(&seen), "a tick that drains visits {seen} slots");
             let objects = alloc(cache, 10);
             free(cache, &objects);
             let seen = visits_of(|| cache.drain_all());

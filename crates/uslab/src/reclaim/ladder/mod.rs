@@ -17,8 +17,8 @@
 //! The ladder decides and [`World`] acts. So tests run every transition without a thread or a
 //! clock, and `simulation` runs passes, limits and sources in 100 000 schedules.
 //!
-//! A pass never holds a lock in a callback, and a pass for an allocation never ends while an entry
-//! could go.
+//! A pass never holds a lock in a callback. A pass for an allocation leaves entries that could go
+//! only after 250 waits or 250 repeated rounds.
 
 mod goal;
 mod round;
@@ -51,8 +51,8 @@ pub struct Step {
 pub enum Takes {
     /// Purges free pages: groups of 64 KiB, and single pages beyond 512 KiB of dirty ones.
     Pages,
-    /// Takes sheaves of this CPU and of barns that hold much, and empty slabs except each cache's
-    /// last.
+    /// Takes sheaves of this CPU and of barns that hold much, and empty slabs but the last of each
+    /// group.
     Slabs,
     /// Takes entries of shrinkers, at the next priority.
     Entries,
@@ -218,7 +218,7 @@ impl<'w, W: World> Pass<'w, W> {
             self.free_bytes = self.given_bytes();
         }
         let pressure = Pressure::of(self.standing.round);
-        let prospect = round::look(self.world, pressure, &self.left_out);
+        let prospect = round::prospect(self.world, pressure, &self.left_out);
         let mut round = Round {
             freeable: prospect.freeable,
             has_passed_over: prospect.has_passed_over,

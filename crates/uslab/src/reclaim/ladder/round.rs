@@ -62,7 +62,7 @@ pub struct Outcome {
 }
 
 /// Asks all shrinkers for the number of entries that could go.
-pub fn look<W: World>(world: &W, pressure: Pressure, left_out: &LeftOut<W::Shrinker>) -> Prospect {
+pub fn prospect<W: World>(world: &W, pressure: Pressure, left_out: &LeftOut<W::Shrinker>) -> Prospect {
     let mut sum = Prospect::default();
     sum.has_passed_over = visit_all(world, left_out, |_, mut visit| {
         let freeable = visit.count(pressure.priority);

@@ -1,6 +1,6 @@
 //! Headroom: the bytes left below the limits of the process's control group and of those above it.
 //!
-//! Limits stand at any level and change at any time, without notice; so every look reads all
+//! Limits stand at any level and change at any time, without notice; so every poll reads all
 //! levels. It opens the files and closes them again, but one: `memory.events` of the level with the
 //! lowest limit, which the kernel signals when the limit is hit.
 //!
@@ -28,7 +28,7 @@ struct Hits {
     max: u64,
 }
 
-/// The limits, as the last look found them.
+/// The limits, as the last poll found them.
 pub struct Headroom {
     hits: [Option<Hits>; LEVELS],
     /// The level with the lowest limit, and its events.
@@ -46,12 +46,12 @@ impl Headroom {
         Headroom { hits: [None; LEVELS], events: None, limit_bytes: None, used_bytes: 0, is_near: false }
     }
 
-    /// Whether more than half of a limit was used at the last look: it may be hit soon.
+    /// Whether more than half of a limit was used at the last poll: it may be hit soon.
     pub fn is_near(&self) -> bool {
         self.is_near
     }
 
-    /// The lowest limit, 0 for none, and the bytes used below it at the last look.
+    /// The lowest limit, 0 for none, and the bytes used below it at the last poll.
     pub fn figures(&self) -> (u64, u64) {
         (self.limit_bytes.unwrap_or(0), self.used_bytes)
     }
@@ -61,7 +61,7 @@ impl Headroom {
         self.events.as_ref().map(|(_, descriptor)| descriptor)
     }
 
-    /// Reads the limits, and reports one that is near or was hit since the last look.
+    /// Reads the limits, and reports one that is near or was hit since the last poll.
     pub fn pressure(&mut self, context: &Context, demand: &mut Demand, now_ms: u64) -> Option<Pressure> {
         let (excess_bytes, is_hit) = self.read(context.limits().ok()?);
         match excess_bytes {
@@ -83,7 +83,7 @@ impl Headroom {
     }
 
     /// Reads all levels. Returns the most bytes that one of them has in excess, and whether any
-    /// limit was hit since the last look.
+    /// limit was hit since the last poll.
     fn read(&mut self, place: &Place) -> (u64, bool) {
         let (mut excess_bytes, mut is_hit) = (0, false);
         let mut lowest: Option<(u64, usize)> = None;

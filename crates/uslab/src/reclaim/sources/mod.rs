@@ -17,7 +17,7 @@
 //! 1. Give it a [`Kind`] (`pressure.rs`) and a word in [`Choice`] (`choice.rs`).
 //! 2. Write it in a file beside `headroom.rs`, make it a field of [`Sources`], and print its line
 //!    in [`Sources::describe`].
-//! 3. If it reads files, call it in `Sources::look`. If it has a descriptor, `Sources::listen`
+//! 3. If it reads files, call it in `Sources::poll`. If it has a descriptor, `Sources::listen`
 //!    must poll it and pass its event to the source.
 //!    Its report is made by `Demand::of_bytes` if it knows the bytes, by `Demand::of_stall` if not.
 //! 4. Test it on made-up files in `tests/sources.rs`. Name it in `docs/guide` and in the options of
@@ -79,7 +79,7 @@ pub struct Sources {
     headroom: Headroom,
     demand: Demand,
     looked_ms: u64,
-    /// The kernel has signalled a limit since the last look.
+    /// The kernel has signalled a limit since the last poll.
     is_signalled: bool,
 }
 
@@ -116,8 +116,8 @@ impl Sources {
         let context = Context::new(*choice, proc, request, now_ms);
         let stall = Stall::open(&context, now_ms);
         let mut sources = Sources { context, stall, ..Sources::none() };
-        // The first look only gives the figures that later ones are compared with.
-        sources.look(now_ms);
+        // The first poll only gives the figures that later ones are compared with.
+        sources.poll(now_ms);
         if choice.log {
             sources.describe(&mut |line| report::print(line));
         }
@@ -136,7 +136,7 @@ impl Sources {
             if now_ms >= self.looked_ms.saturating_add(apart_ms) {
                 (self.looked_ms, self.is_signalled) = (now_ms, false);
                 apart_ms = TICK_MS;
-                if let Some(pressure) = self.look(now_ms) {
+                if let Some(pressure) = self.poll(now_ms) {
                     // The limit's report is the stronger one. Read a stall's event as well, or its
                     // bytes would pile up in their pipe.
                     self.listen(now_ms, 0, false);
@@ -148,7 +148,7 @@ impl Sources {
                 until_ms = until_ms.min(self.looked_ms.saturating_add(apart_ms));
             }
             // Once the kernel has signalled a limit, the limit's descriptor stays ready until a
-            // look reads it. So do not wait for it before that look.
+            // poll reads it. So do not wait for it before that poll.
             let timeout_ms = until_ms.saturating_sub(now_ms);
             let stall = self.listen(now_ms, timeout_ms, apart_ms == TICK_MS);
             now_ms = clock::coarse_ms();
@@ -177,10 +177,10 @@ impl Sources {
     /// Reads the limits, which may have been changed since the last time. Does not wait.
     pub fn headroom(&mut self) -> Option<Pressure> {
         let _errno = Preserved::new();
-        self.look(clock::coarse_ms())
+        self.poll(clock::coarse_ms())
     }
 
-    fn look(&mut self, now_ms: u64) -> Option<Pressure> {
+    fn poll(&mut self, now_ms: u64) -> Option<Pressure> {
         if self.context.follow(now_ms) {
             self.headroom = Headroom::new();
             self.demand.forget_swap();
@@ -194,7 +194,7 @@ impl Sources {
         self.headroom.pressure(&self.context, &mut self.demand, now_ms)
     }
 
-    /// Whether an event can end [`wait`](Self::wait) before the next look. A source whose
+    /// Whether an event can end [`wait`](Self::wait) before the next poll. A source whose
     /// descriptor the program has closed counts: `wait` opens it again.
     pub fn watches_descriptors(&self) -> bool {
         self.stall.is_watched() || self.headroom.descriptor().is_some()

@@ -11,17 +11,17 @@
 //!   memory.swap.current of the group             if there is no pswpout: memory of the group in swap
 //! ```
 //!
-//! Each look compares the figures with those of the look before, at least half a second ago. A
+//! Each poll compares the figures with those of the poll before, at least half a second ago. A
 //! figure that cannot be read never counts as swapping.
 
 use super::files::{bytes_in, lines, number, open, value_in};
 use super::place::Place;
 use crate::os::path::Path;
 
-/// Least time between two looks.
+/// Least time between two polls.
 const APART_MS: u64 = 500;
 
-/// The figures of the last look.
+/// The figures of the last poll.
 pub struct Swap {
     process_kib: Option<u64>,
     group: Option<u64>,
@@ -34,7 +34,7 @@ impl Swap {
         Swap { process_kib: None, group: None, looked_ms: 0, has_grown: false }
     }
 
-    /// Looks again, if the last look was half a second ago or more.
+    /// Reads again, if the last poll was half a second ago or more.
     pub fn read(&mut self, proc: &Path, place: Option<&Place>, now_ms: u64) {
         if self.looked_ms != 0 && now_ms < self.looked_ms.saturating_add(APART_MS) {
             return;
@@ -51,7 +51,7 @@ impl Swap {
         Swap { has_grown: true, ..Swap::new() }
     }
 
-    /// Whether memory was swapped out between the last two looks.
+    /// Whether memory was swapped out between the last two polls.
     pub fn has_grown(&self) -> bool {
         self.has_grown
     }

@@ -88,7 +88,7 @@ fn pages_rest_between_two_looks_before_they_go() {
     fill(&objects, 512);
     free(slabs, &objects[16..]);
     let before = charged(slabs);
-    assert!(!slabs.purge_rested(), "the first look only notes what it sees");
+    assert!(!slabs.purge_rested(), "the first walk only notes what it sees");
     assert_eq!(charged(slabs), before);
     assert!(!slabs.purge_rested(), "the second one purges");
     assert_eq!(charged(slabs), 2);
@@ -171,7 +171,7 @@ fn a_walk_looks_at_each_slab_once() {
     free(slabs, &freed);
     let before = charged(slabs);
     slabs.purge_rested();
-    assert_eq!(charged(slabs), before, "the first look only notes what it sees");
+    assert_eq!(charged(slabs), before, "the first walk only notes what it sees");
     slabs.purge_rested();
     assert_eq!(charged(slabs), kept.len());
     free(slabs, &kept);

@@ -15,7 +15,7 @@
 use super::lists::{End, List, Lists};
 use super::one::Slab;
 use super::pool::Slabs;
-use crate::os::corruption::is_whole;
+use crate::os::corruption::verify;
 use crate::pages;
 use crate::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
@@ -75,7 +75,7 @@ impl Slabs {
             let count = i64::from(slab.count().load(Acquire));
             let bits = population(words);
             let is_possible = bits >= count;
-            is_whole(is_possible, "slab", slab.address(), "a bitmap has the bits that its slab counts");
+            verify(is_possible, "slab", slab.address(), "a bitmap has the bits that its slab counts");
             bits == count
         })
     }
@@ -85,7 +85,7 @@ impl Slabs {
     pub(super) fn is_own(&self, slab: Slab) -> bool {
         let is_own =
             pages::contains(slab.0) && slab.0.0.is_multiple_of(1 << self.geometry.order) && self.owns(slab.0);
-        is_whole(is_own, "slab lists", self.groups().as_ptr(), "a list leads to slabs of its cache")
+        verify(is_own, "slab lists", self.groups().as_ptr(), "a list leads to slabs of its cache")
     }
 
     /// Whether the bitmap of a slab of this cache has no bit behind the last object, and its count
@@ -99,7 +99,7 @@ impl Slabs {
         let count = slab.count().load(Acquire);
         let is_counted = count <= geometry.objects as i32 && count >= -(geometry.objects as i32);
         let is_sound = is_counted && (behind == 0 || last >> behind == 0);
-        is_whole(is_sound, "slab", slab.address(), "its bitmap and its count are those of its objects")
+        verify(is_sound, "slab", slab.address(), "its bitmap and its count are those of its objects")
     }
 
     /// Whether a slab of the lists is one of this cache that may serve or be released. The caller
