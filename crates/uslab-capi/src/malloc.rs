@@ -81,9 +81,12 @@ unsafe extern "C" fn uslab_free_aligned_sized(pointer: *mut c_void, align: usize
     }
 }
 
+/// # Safety
+/// No other thread may free an object at `pointer` meanwhile.
 #[unsafe(no_mangle)]
-extern "C" fn uslab_usable_size(pointer: *const c_void) -> usize {
-    malloc::usable_size(pointer.cast())
+unsafe extern "C" fn uslab_usable_size(pointer: *const c_void) -> usize {
+    // SAFETY: the header asks for null, a foreign pointer, or an object in use.
+    unsafe { malloc::usable_size(pointer.cast()) }
 }
 
 /// Usable bytes of an allocation of `size` bytes; `size` itself if no allocation is so large.

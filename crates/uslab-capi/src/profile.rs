@@ -16,7 +16,8 @@ extern "C" fn uslab_profile_stop() {
 
 #[unsafe(no_mangle)]
 extern "C" fn uslab_profile_write(fd: c_int) -> c_int {
-    code(profile::write_to(fd))
+    // SAFETY: the caller of the C function names a descriptor that it may write to.
+    code(unsafe { profile::write_to(fd) })
 }
 
 fn code(result: Result<(), ProfileError>) -> c_int {

@@ -45,7 +45,8 @@ impl Sheaf {
     fn open(&mut self) {
         self.window = match &mut self.store {
             Store::Prefilled(store) => {
-                store.open(&self.own);
+                // SAFETY: `close` closes it before the store is used, or ends.
+                unsafe { store.open(&self.own) };
                 &self.own
             }
             Store::Local(store) => store.window(),
@@ -63,7 +64,8 @@ impl Sheaf {
     /// Lets the store know all its objects.
     fn close(&mut self) {
         if let Store::Prefilled(store) = &mut self.store {
-            store.close(&mut self.own);
+            // SAFETY: `open` opened it for this store, or it is closed.
+            unsafe { store.close(&mut self.own) };
         }
     }
 }
@@ -134,7 +136,7 @@ unsafe extern "C" fn uslab_sheaf_alloc(sheaf: *mut Handle<Sheaf>, flags: c_uint)
     // SAFETY: the caller's promise; the words of a sheaf that lives.
     if flags == 0 && unsafe { is_sheaf(sheaf) } {
         // SAFETY: as above; null or a window of the sheaf, which is the caller's alone.
-        if let Some(object) = unsafe { (*sheaf).value.window.as_ref() }.and_then(Window::pop) {
+        if let Some(object) = unsafe { (*sheaf).value.window.as_ref().and_then(|window| window.pop()) } {
             return object.as_ptr().cast();
         }
     }

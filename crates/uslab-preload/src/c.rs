@@ -118,7 +118,8 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// `pointer` must be null or come from one of these functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
-    malloc::usable_size(pointer.cast())
+    // SAFETY: C asks for null or an object in use.
+    unsafe { malloc::usable_size(pointer.cast()) }
 }
 
 /// C23 7.24.3.4.

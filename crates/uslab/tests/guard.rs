@@ -9,7 +9,13 @@ use modes::in_both_modes;
 use std::os::unix::process::ExitStatusExt;
 use uslab::debug::guard::{self, Options, Side};
 use uslab::internal::entry::{Program, free_sized_tested, malloc_for, realloc_for, zeroed_for};
-use uslab::malloc::{free, usable_size};
+use uslab::malloc::free;
+
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
 
 /// Samples every allocation that takes the slow path, with objects at the end of their slots.
 fn start() {

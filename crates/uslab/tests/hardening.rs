@@ -7,6 +7,12 @@ use std::ptr::NonNull;
 use uslab::internal::entry;
 use uslab::{CacheBuilder, RawCache, debug};
 
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
+
 const CHILD: &str = "USLAB_TEST_CHILD";
 const OBJECTS: usize = 20_000;
 
@@ -132,7 +138,7 @@ fn aligned_objects_of_malloc_stay_aligned() {
                 assert!(!object.is_null() && object.addr().is_multiple_of(align), "{align} {size}");
                 // SAFETY: an object of so many bytes.
                 unsafe { object.write_bytes(0xee, size) };
-                assert!(entry::usable_size(object) >= size);
+                assert!(usable_size(object) >= size);
                 objects.push((object, align, size));
             }
         }

@@ -14,8 +14,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 use uslab::internal::layout::STATE_LIVE;
-use uslab::malloc::{free, malloc, usable_size};
+use uslab::malloc::{free, malloc};
 use uslab::{CacheBuilder, Heap, stats};
+
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
 
 fn heap() -> Heap {
     Heap::new().expect("a heap can be made")

@@ -15,8 +15,14 @@ use pinned::stay_on_this_cpu;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 use std::ptr::NonNull;
-use uslab::malloc::{free, free_bulk, malloc, realloc, usable_size};
+use uslab::malloc::{free, free_bulk, malloc, realloc};
 use uslab::{CacheBuilder, Flags, Heap, RawCache};
+
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
 
 /// A size that page runs without a class serve.
 const LARGE: usize = 3 << 20;

@@ -16,7 +16,13 @@ use again::again;
 use random::Random;
 use std::collections::BTreeMap;
 use uslab::internal::entry::{ANY, free_aligned_sized_tested};
-use uslab::malloc::{aligned_alloc, free, free_bulk, malloc, realloc, usable_size};
+use uslab::malloc::{aligned_alloc, free, free_bulk, malloc, realloc};
+
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
 
 const STEPS: usize = 60_000;
 const EXPECTED: &str = "reports expected: ";

@@ -11,8 +11,14 @@ use modes::in_both_modes;
 use sites::{PERIOD, SITE_BYTES, is_close, profile};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use uslab::internal::entry::{MALLOC, Program, free_sized_tested, malloc_for, realloc_for, zeroed_for};
-use uslab::malloc::{free, free_sized, malloc, usable_size};
+use uslab::malloc::{free, free_sized, malloc};
 use uslab::profile;
+
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
 
 /// How a test allocates and frees.
 #[derive(Clone, Copy, Debug)]
@@ -349,8 +355,9 @@ fn nothing_is_written_before_a_start() {
         assert!(before_ms >= 30, "{before_ms}");
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert_eq!(sampled_ms(), before_ms, "no sample is taken any more");
-        // SAFETY: a plain file descriptor number that is none.
-        assert_eq!(profile::write_to(-1), Err(profile::ProfileError::Write(libc::EBADF)));
+        // SAFETY: no descriptor has that number.
+        let written = unsafe { profile::write_to(-1) };
+        assert_eq!(written, Err(profile::ProfileError::Write(libc::EBADF)));
     });
 }
 
@@ -368,7 +375,8 @@ fn a_writer_that_panics_or_waits_holds_up_no_other() {
         assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
         // SAFETY: shrinks the pipe, so that the text does not fit.
         unsafe { libc::fcntl(pipe[1], libc::F_SETPIPE_SZ, 4096) };
-        let writer = std::thread::spawn(move || profile::write_to(pipe[1]));
+        // SAFETY: the writer's end, which that thread alone uses.
+        let writer = std::thread::spawn(move || unsafe { profile::write_to(pipe[1]) });
         let mut waiting: libc::c_int = 0;
         while waiting == 0 {
             // SAFETY: a descriptor of this process, and a place for the answer.

@@ -7,7 +7,13 @@ mod again;
 mod modes;
 
 use modes::in_both_modes;
-use uslab::malloc::{free, malloc, realloc, usable_size};
+use uslab::malloc::{free, malloc, realloc};
+
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

@@ -70,7 +70,8 @@ impl RawLocal<'_> {
     /// if memory is used up. The slow path blocks as that of [`super::RawCache::alloc`].
     #[inline(always)]
     pub fn alloc(&self) -> Option<NonNull<u8>> {
-        match self.window().pop() {
+        // SAFETY: the sheaf is this value's, which no other thread uses.
+        match unsafe { self.window().pop() } {
             Some(object) => Some(object),
             None => NonNull::new(self.alloc_slow()),
         }
@@ -78,7 +79,8 @@ impl RawLocal<'_> {
 
     /// [`RawLocal::alloc`] without reclaim; see [`super::RawCache::alloc_noreclaim`].
     pub fn alloc_noreclaim(&self) -> Option<NonNull<u8>> {
-        self.window().pop().or_else(|| NonNull::new(self.core.alloc_local_noreclaim(self.local())))
+        // SAFETY: as in `alloc`.
+        unsafe { self.window().pop() }.or_else(|| NonNull::new(self.core.alloc_local_noreclaim(self.local())))
     }
 
     /// Frees an object. Never fails. The slow path blocks as that of [`super::RawCache::free`].

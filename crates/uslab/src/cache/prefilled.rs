@@ -78,8 +78,12 @@ impl<'a> RawPrefilled<'a> {
     /// Points `window` to the objects, for the C interface, unless frees must be checked. A free
     /// into the window leaves the object in use for the heap profile, like all objects of the
     /// sheaf.
+    ///
+    /// # Safety
+    /// The window must be closed again, by [`RawPrefilled::close`] of this value, before any other
+    /// use of this value and before its end.
     #[doc(hidden)]
-    pub fn open(&mut self, window: &Window) {
+    pub unsafe fn open(&mut self, window: &Window) {
         if !self.core.checks_frees() {
             // SAFETY: the sheaf is this value's own.
             unsafe { window.open(self.sheaf) };
@@ -87,8 +91,11 @@ impl<'a> RawPrefilled<'a> {
     }
 
     /// Takes over what was popped and pushed through `window`, and closes it.
+    ///
+    /// # Safety
+    /// `window` must be closed, or have been opened by this value.
     #[doc(hidden)]
-    pub fn close(&mut self, window: &mut Window) {
+    pub unsafe fn close(&mut self, window: &mut Window) {
         let window = core::mem::replace(window, Window::closed());
         if window.is_open() {
             Owned(self.sheaf).set_count(window.count());

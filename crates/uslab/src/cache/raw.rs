@@ -209,9 +209,14 @@ impl RawCache {
         self.core.usable_bytes()
     }
 
+    /// The core of the cache, which the caller destroys.
+    pub(super) fn into_core(self) -> &'static Core {
+        core::mem::ManuallyDrop::new(self).core
+    }
+
     /// The core of the cache, for the C interface and tests.
     #[doc(hidden)]
-    pub fn core(&self) -> &'static Core {
+    pub fn core(&self) -> &Core {
         self.core
     }
 }

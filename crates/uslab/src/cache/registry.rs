@@ -160,9 +160,16 @@ const SPINS: u32 = 200;
 /// is bounded, because a debugger may have stopped the walking thread.
 const NAPS: u32 = 20;
 
+/// Keeps the registry from using the memory of destroyed caches again, as long as the returned
+/// value lives: what a thread read of a cache, such as its name, stays as it was. A thread that
+/// creates a cache meanwhile is delayed by some milliseconds.
+pub(crate) fn keep_memory() -> Walk {
+    Walk::begin()
+}
+
 /// A walk in progress. While it lives, the registry does not use the memory of destroyed caches
 /// again.
-struct Walk(&'static AtomicU32);
+pub(crate) struct Walk(&'static AtomicU32);
 
 impl Walk {
     fn begin() -> Walk {

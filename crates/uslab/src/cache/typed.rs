@@ -81,7 +81,7 @@ impl<T> Cache<T> {
 
     pub(super) fn create(options: &CacheBuilder<'_>) -> Result<Self, CreateError> {
         let raw = RawCache::create_aligned(options, size_of::<T>(), align_of::<T>())?;
-        let core = core::mem::ManuallyDrop::new(raw).core();
+        let core = raw.into_core();
         Ok(Cache {
             slots: AtomicPtr::new(core.slots()),
             bulk_slots: AtomicPtr::new(core.bulk_slots()),

@@ -457,8 +457,12 @@ pub fn good_size(size: usize) -> usize {
 
 /// Usable bytes at `pointer`, at least the requested size. 0 for null, for a foreign pointer, and
 /// for a pointer to the inside of an object.
+///
+/// # Safety
+/// An object that `pointer` leads to must stay in use meanwhile: no other thread may free it, or
+/// destroy its cache or heap. Nothing is asked of pointers to other memory.
 #[inline]
-pub fn usable_size(pointer: *const u8) -> usize {
+pub unsafe fn usable_size(pointer: *const u8) -> usize {
     let plain = pages::page_of(pointer).and_then(|page| {
         registry::cache(pages::owner(page).id()).and_then(|cache| cache.bytes_at(page, pointer))
     });

@@ -12,6 +12,12 @@ use core::slice;
 extern crate std;
 use std::vec::Vec;
 
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { super::entry::usable_size(pointer) }
+}
+
 const MIB: usize = 1 << 20;
 
 /// Fills an object with a pattern that differs from page to page.

@@ -11,6 +11,13 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Whether a thread of this process has the number; true where the kernel does not tell.
+pub fn exists(id: u32) -> bool {
+    // SAFETY: signal 0 is none: the call only looks the thread up.
+    let status = unsafe { libc::syscall(libc::SYS_tgkill, super::file::process_id(), id, 0) };
+    status == 0 || super::errno::get() != libc::ESRCH
+}
+
 /// Bytes from the start of glibc's descriptor of a thread to the thread's number; 0 for other C
 /// libraries.
 const ID_OFFSET: usize = match () {

@@ -329,8 +329,11 @@ impl Window {
     }
 
     /// Pops an object; `None` if the sheaf has none.
+    ///
+    /// # Safety
+    /// The sheaf must be the calling thread's.
     #[inline(always)]
-    pub fn pop(&self) -> Option<NonNull<u8>> {
+    pub unsafe fn pop(&self) -> Option<NonNull<u8>> {
         let top = self.top.load(Relaxed);
         if top == self.bottom.load(Relaxed) {
             return None;

@@ -62,10 +62,13 @@ pub fn write_at_exit() {
     let number = (1..=MAX_COPIES).find(|&number| path_of(number, "").is_some_and(|path| !is_others(&path)));
     let number = number.unwrap_or(1);
     let (Some(draft), Some(path)) = (path_of(number, ".new"), path_of(number, "")) else { return };
-    let written = os::file::replace(draft.as_c(), path.as_c(), |fd| match write_to(fd) {
-        Err(super::ProfileError::Write(number)) => Err(number),
-        // It was started: the path is stored before.
-        _ => Ok(()),
+    let written = os::file::replace(draft.as_c(), path.as_c(), |fd| {
+        // SAFETY: the draft's descriptor, which is open for writing.
+        match unsafe { write_to(fd) } {
+            Err(super::ProfileError::Write(number)) => Err(number),
+            // It was started: the path is stored before.
+            _ => Ok(()),
+        }
     });
     if let Err(number) = written {
         os::report::print(format_args!("the heap profile is not written: system error {number}"));

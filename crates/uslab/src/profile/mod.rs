@@ -118,11 +118,15 @@ pub fn write(out: &mut dyn FnMut(&[u8])) -> Result<(), ProfileError> {
     if profiled::write(out) { Ok(()) } else { Err(ProfileError::NotStarted) }
 }
 
-/// [`write()`] to a file descriptor.
+/// [`write()`] to a file descriptor. May block, as writing to it does.
 ///
 /// # Errors
-/// [`ProfileError::NotStarted`], [`ProfileError::Write`].
-pub fn write_to(fd: i32) -> Result<(), ProfileError> {
+/// [`ProfileError::NotStarted`]; [`ProfileError::Write`], also if `fd` is not open for writing.
+///
+/// # Safety
+/// Where `fd` is open, it must be the caller's to write to, as for
+/// [`BorrowedFd::borrow_raw`](std::os::fd::BorrowedFd::borrow_raw).
+pub unsafe fn write_to(fd: i32) -> Result<(), ProfileError> {
     match profiled::write_to(fd) {
         None => Err(ProfileError::NotStarted),
         Some(result) => result.map_err(ProfileError::Write),

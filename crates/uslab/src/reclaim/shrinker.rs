@@ -26,7 +26,8 @@ pub enum Scan {
 ///
 /// If a function panics, or a destructor that it runs, the library reports that and calls the
 /// shrinker no more. That needs the feature `std`. Without it the panic goes on to the caller of
-/// [`reclaim`](super::reclaim), and ends the process if that is a thread of the library.
+/// [`reclaim`](super::reclaim) or of the allocation that found no memory. It ends the process if
+/// that is a thread of the library or a function that does not unwind.
 ///
 /// The callbacks are Linux's `count_objects` and `scan_objects`.
 pub trait Shrinker: Send + Sync + 'static {

@@ -24,8 +24,10 @@ pub enum Format {
 pub enum Sink {
     /// Standard error; the default.
     Stderr,
-    /// A function, which gets each report whole. It runs on the faulty thread, which may hold any
-    /// lock of the program. It must not allocate, free, or unwind.
+    /// A function, which gets each report whole, up to 16 KiB. It runs on the faulty thread, which
+    /// may hold any lock of the program. Where it allocates or frees, it may cause another report
+    /// before it returns, which is cut to 1 KiB, and wait for a lock that its thread holds. After a
+    /// panic in it, the objects that the call was about may be lost.
     Callback(fn(&str)),
 }
 
@@ -99,6 +101,9 @@ pub fn set_sink_from(value: &[u8]) {
 
 /// Bytes of the longest report; a longer one is cut.
 const BUFFER_BYTES: usize = 16 << 10;
+/// The same for a report that finds the buffer taken, and stands on the stack instead, perhaps that
+/// of a signal handler.
+const SMALL_BYTES: usize = 1 << 10;
 
 struct Buffer(UnsafeCell<[u8; BUFFER_BYTES]>);
 
@@ -107,21 +112,80 @@ unsafe impl Sync for Buffer {}
 
 #[unsafe(link_section = ".bss.uslab_tables")]
 static BUFFER: Buffer = Buffer(UnsafeCell::new([0; BUFFER_BYTES]));
-/// The thread that formats a report; 0 for none.
+/// The thread that formats a report, or sends it; 0 for none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Turns that a thread waits for another one's report. Then it takes the buffer over: the owner may
-/// be a thread of the parent of a fork.
+/// Turns that a thread waits for another one's report.
 const MAX_TURNS: u32 = 10_000;
+
+/// The buffer, which is this thread's until the value is dropped: also by a callback that panics.
+struct Turn(u32);
+
+impl Turn {
+    /// Waits a little for other threads. `None` if the buffer stays taken, and within a report of
+    /// this thread: a callback that frees, or a signal handler, may cause another one.
+    fn take() -> Option<Turn> {
+        let this = os::thread::id();
+        for turns in 0..=MAX_TURNS {
+            let owner = match OWNER.compare_exchange(0, this, Acquire, Relaxed) {
+                Ok(_) => return Some(Turn(this)),
+                Err(owner) => owner,
+            };
+            if owner == this {
+                return None;
+            }
+            // It may be a thread of the parent of a fork, or have ended in a callback.
+            let is_gone = turns == MAX_TURNS && !os::thread::exists(owner);
+            if is_gone && OWNER.compare_exchange(owner, this, Acquire, Relaxed).is_ok() {
+                return Some(Turn(this));
+            }
+            os::thread::give_way();
+        }
+        None
+    }
+
+    fn buffer(&mut self) -> &mut [u8] {
+        // SAFETY: this thread owns the buffer, and this value is the only way to it.
+        unsafe { &mut *BUFFER.0.get() }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // In a child that was forked meanwhile, another thread may have taken it over.
+        let _ = OWNER.compare_exchange(self.0, 0, Release, Relaxed);
+    }
+}
 
 /// The text of a report as it grows.
 pub struct Out<'a> {
     bytes: &'a mut [u8],
     used: usize,
+    is_cut: bool,
+}
+
+impl<'a> Out<'a> {
+    fn new(bytes: &'a mut [u8]) -> Out<'a> {
+        Out { bytes, used: 0, is_cut: false }
+    }
+
+    /// The text, as far as there was room. A text that was cut ends with a newline, too.
+    fn text(&mut self) -> &str {
+        if self.is_cut {
+            self.bytes[self.used] = b'\n';
+            self.used += 1;
+        }
+        // SAFETY: `write_str` copied whole characters.
+        unsafe { core::str::from_utf8_unchecked(&self.bytes[..self.used]) }
+    }
 }
 
 impl Write for Out<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let n = text.len().min(self.bytes.len() - self.used);
+        // Room for the newline of a text that is cut.
+        let room = self.bytes.len() - 1 - self.used;
+        let most = if self.is_cut { 0 } else { room.min(text.len()) };
+        let n = (0..=most).rfind(|&n| text.is_char_boundary(n)).unwrap_or(0);
+        self.is_cut |= n < text.len();
         self.bytes[self.used..self.used + n].copy_from_slice(&text.as_bytes()[..n]);
         self.used += n;
         Ok(())
@@ -130,36 +194,25 @@ impl Write for Out<'_> {
 
 /// Formats a report by `format`, and writes it to its destination.
 pub fn write(format: impl FnOnce(&mut Out<'_>, Format) -> fmt::Result) {
-    let this = os::thread::id();
-    let mut turns = 0;
-    // A report may interrupt one of the same thread, in a signal handler. It takes the buffer over.
-    while let Err(owner) = OWNER.compare_exchange(0, this, Acquire, Relaxed) {
-        if owner == this || turns == MAX_TURNS {
-            OWNER.store(this, Relaxed);
-            break;
-        }
-        os::thread::give_way();
-        turns += 1;
-    }
-    // SAFETY: this thread owns the buffer. A thread that waited in vain shares it with the former
-    // owner, and both may write garbage to their destinations.
-    let mut out = Out { bytes: unsafe { &mut *BUFFER.0.get() }, used: 0 };
     let form = if FORMAT.load(Relaxed) == JSON { Format::Json } else { Format::Text };
-    let _ = format(&mut out, form);
-    if out.used == out.bytes.len() {
-        out.bytes[out.used - 1] = b'\n';
+    match Turn::take() {
+        Some(mut turn) => write_by(Out::new(turn.buffer()), form, format),
+        None => write_by(Out::new(&mut [0; SMALL_BYTES]), form, format),
     }
-    let used = out.used;
-    send(&out.bytes[..used]);
-    OWNER.store(0, Release);
 }
 
-fn send(text: &[u8]) {
+#[inline(never)]
+fn write_by(mut out: Out<'_>, form: Format, format: impl FnOnce(&mut Out<'_>, Format) -> fmt::Result) {
+    let _ = format(&mut out, form);
+    send(out.text());
+}
+
+fn send(text: &str) {
     let callback = CALLBACK.load(Acquire);
     if !callback.is_null() {
         // SAFETY: `set_sink` stored a function of this type.
         let callback = unsafe { core::mem::transmute::<*mut (), fn(&str)>(callback) };
-        return callback(core::str::from_utf8(text).unwrap_or("a report that is not UTF-8\n"));
+        return callback(text);
     }
     let used = PATH_USED.load(Acquire) as usize;
     if used > 0 {
@@ -167,9 +220,11 @@ fn send(text: &[u8]) {
         for (byte, place) in path[..used].iter_mut().zip(&PATH) {
             *byte = place.load(Relaxed);
         }
-        if core::ffi::CStr::from_bytes_until_nul(&path).is_ok_and(|path| os::report::append(path, text)) {
+        if core::ffi::CStr::from_bytes_until_nul(&path)
+            .is_ok_and(|path| os::report::append(path, text.as_bytes()))
+        {
             return;
         }
     }
-    os::report::write(text);
+    os::report::write(text.as_bytes());
 }

@@ -39,7 +39,7 @@ pub struct CacheStats {
     pub empty_target: u64,
     /// Objects of all slabs.
     pub total_objects: u64,
-    /// Objects that the program holds.
+    /// Objects that the program holds, and freed ones in the quarantine of a hardened cache.
     pub active_objects: u64,
     /// Objects free in slabs.
     pub slab_free: u64,

@@ -13,6 +13,12 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use uslab::{CacheBuilder, Heap, Uslab};
 
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
+
 #[derive(Clone, Debug)]
 enum HeapStep {
     Alloc(usize, usize, u32),
@@ -61,7 +67,7 @@ impl Heaps {
         match *step {
             HeapStep::Alloc(heap, size, shift) => {
                 let object = self.heaps[heap].alloc(size, 1 << shift).expect("there is memory");
-                let bytes = uslab::malloc::usable_size(object.as_ptr());
+                let bytes = usable_size(object.as_ptr());
                 assert!(bytes >= size);
                 self.owned[heap].push(self.oracle.born(object.as_ptr(), bytes, 1 << shift));
             }

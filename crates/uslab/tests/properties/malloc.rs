@@ -9,8 +9,14 @@ use std::ptr;
 use uslab::internal::{CHUNK_BYTES, CLASSES, Class, MAX_SMALL_BYTES, PAGE_BYTES, errno};
 use uslab::malloc::{
     ALIGN, aligned_alloc, calloc, free, free_aligned_sized, free_bulk, free_sized, malloc, malloc_bulk,
-    realloc, usable_size, zeroed,
+    realloc, zeroed,
 };
+
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
 
 const MIB: usize = 1 << 20;
 

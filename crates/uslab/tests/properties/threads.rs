@@ -12,8 +12,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use uslab::malloc::{free, free_bulk, free_sized, malloc, malloc_bulk, realloc, usable_size, zeroed};
+use uslab::malloc::{free, free_bulk, free_sized, malloc, malloc_bulk, realloc, zeroed};
 use uslab::{Cache, CacheBuilder, Flags, Heap, RawCache};
+
+/// As the library's, for an object that no other thread frees meanwhile.
+fn usable_size(pointer: *const u8) -> usize {
+    // SAFETY: the thread that asks frees the object, later.
+    unsafe { uslab::malloc::usable_size(pointer) }
+}
 
 const THREADS: usize = 8;
 /// Caches beside the typed one.

@@ -23,7 +23,7 @@ mod roots;
 mod search;
 mod stacks;
 
-use crate::cache::start;
+use crate::cache::{registry, start};
 use crate::os;
 use crate::os::config::AtExit;
 use crate::os::process::Relation;
@@ -72,6 +72,8 @@ pub enum SearchError {
     NoProc,
     /// The kernel starts no process for the search, or ended it.
     Failed,
+    /// The calling thread searches already: the call came from a callback for its reports.
+    Searching,
 }
 
 impl fmt::Display for SearchError {
@@ -80,6 +82,7 @@ impl fmt::Display for SearchError {
             SearchError::NotTracked => "no cache is debugged",
             SearchError::OutOfMemory => "there is no memory for it",
             SearchError::NoProc => "/proc/self/maps or /proc/self/mem cannot be read",
+            SearchError::Searching => "the thread searches already",
             SearchError::Failed => "the kernel refused a process for it, or ended it",
         })
     }
@@ -106,8 +109,8 @@ impl core::error::Error for SearchError {}
 /// Any thread may call it. Other threads stop meanwhile: by `ptrace`, which a child process calls.
 /// Where the kernel refuses that, the child searches its copy of the memory, without the registers
 /// of other threads. Their system calls may end early with `EINTR`, as after SIGSTOP. It takes no
-/// lock, but waits for a search of another thread. Fork children may call it; signal handlers may
-/// not.
+/// lock, but waits for a search of another thread, and fails within one of its own. Fork children
+/// may call it; signal handlers may not.
 ///
 /// # Cost
 /// Some three seconds for 1 GiB of objects of 64 bytes, one for objects of 4 KiB. Memory: two bits
@@ -137,6 +140,39 @@ fn find() -> Result<(Totals, bool), SearchError> {
 
 /// The process whose thread searches; 0 for none. A fork child takes the word over.
 static SEARCHING: AtomicU32 = AtomicU32::new(0);
+/// That thread.
+static SEARCHER: AtomicU32 = AtomicU32::new(0);
+
+/// The turn to search. It ends when a report's callback panics, too.
+struct Turn;
+
+impl Turn {
+    /// Waits for the search of another thread. Fails within a search of this thread.
+    fn take() -> Result<Turn, SearchError> {
+        let (process, thread) = (os::file::process_id(), os::thread::id());
+        loop {
+            match SEARCHING.compare_exchange(0, process, Acquire, Relaxed) {
+                Err(owner) if owner == process => {
+                    if SEARCHER.load(Relaxed) == thread {
+                        return Err(SearchError::Searching);
+                    }
+                    os::sleep::pause(1);
+                }
+                Err(owner) => drop(SEARCHING.compare_exchange(owner, 0, Relaxed, Relaxed)),
+                Ok(_) => break,
+            }
+        }
+        SEARCHER.store(thread, Relaxed);
+        Ok(Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        SEARCHER.store(0, Relaxed);
+        SEARCHING.store(0, Release);
+    }
+}
 
 /// [`find_leaks`] for a caller whose stack begins at `stack`. Also returns whether the registers of
 /// other threads were not searched.
@@ -150,16 +186,10 @@ fn find_from(stack: usize) -> Result<(Totals, bool), SearchError> {
         return Ok((Totals::default(), false));
     }
     let _errno = os::errno::Preserved::new();
-    let this = os::file::process_id();
-    loop {
-        match SEARCHING.compare_exchange(0, this, Acquire, Relaxed) {
-            Err(owner) if owner == this => os::sleep::pause(1),
-            Err(owner) => drop(SEARCHING.compare_exchange(owner, 0, Relaxed, Relaxed)),
-            Ok(_) => break,
-        }
-    }
+    let _turn = Turn::take()?;
+    // The reports name caches, which other threads may destroy once they run again.
+    let _names = registry::keep_memory();
     let found = search::report_leaks(stack);
-    SEARCHING.store(0, Release);
     found.map(|(totals, way)| (totals, way == Way::Copied && search::has_threads_of_the_program()))
 }
 
