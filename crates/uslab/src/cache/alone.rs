@@ -25,13 +25,13 @@ static KINDS: AtomicU64 = AtomicU64::new(1);
 pub(super) fn begin() -> bool {
     let _errno = os::errno::Preserved::new();
     let has_reaper = background::is_running();
-    let is_alone = || os::thread::count() == Some(1 + usize::from(background::is_running()));
+    let has_no_other = || os::thread::count() == Some(1 + usize::from(background::is_running()));
     // The count misses threads of another process that shares this memory.
-    if !is_alone() || !os::process::is_own() || !os::background::hold(has_reaper) {
+    if !has_no_other() || !os::process::is_own() || !os::background::hold(has_reaper) {
         return false;
     }
     // Before it came to rest, the background thread may have started another one.
-    let is_alone = is_alone();
+    let is_alone = has_no_other();
     if !is_alone {
         os::background::release();
     }

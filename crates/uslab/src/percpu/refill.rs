@@ -38,11 +38,10 @@ impl CpuCache {
     /// with a filled main sheaf where it can.
     pub(super) fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         let got = access.pop_bulk(out);
-        if self.may_serve_these(&out[..got]) {
-            if got > 0 {
+        if got > 0 {
+            if self.may_serve_these(&out[..got]) {
                 return got;
             }
-        } else {
             // SAFETY: this CPU's sheaf had them. The slabs check each, and report those that are no
             // free objects of theirs.
             unsafe { self.slabs().free(&out[..got]) };

@@ -42,10 +42,7 @@ impl Buddy {
     /// The index of a listed chunk, if that is whole.
     fn whole_index(&self, index: usize) -> Option<usize> {
         let is_listed = index < arena::chunks_committed() && self.is_chunk_whole(index);
-        is_listed.then_some(index).or_else(|| {
-            verify(false, "buddy", self, "a list leads to a chunk within the bound");
-            None
-        })
+        verify(is_listed, "buddy", self, "a list leads to a chunk within the bound").then_some(index)
     }
 
     /// The fullest chunk of any node with room for a run of `order`: memory of another node is
