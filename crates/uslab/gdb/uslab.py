@@ -440,7 +440,7 @@ def find(library, address):
     elif id < facts["id.first_heap"]:
         print("0x%x lies in memory of the library itself: a sheaf" % address)
     elif id < facts["id.first_cache"]:
-        bare = u64(owner + facts["Slot.hidden"])
+        bare = u64(owner + facts["Slot.parked"])
         print_object(library, Slabs(library, bare + facts["bare.slabs"]), None, "heap", address)
     else:
         cache = library.cache(id)

@@ -66,7 +66,7 @@ fn hold() {
     registry::lock_for_fork();
     counters::note_fork();
     percpu::local::lock_for_fork();
-    percpu::hide_slots(for_each_cpu_cache);
+    percpu::park_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());
     (hooks::get().note_fork)();
     slab::lock_marks_for_fork();
@@ -89,7 +89,7 @@ fn undo(child: bool) {
         os::fault::reset_in_child();
     }
     registry::for_each(|core| core.cpu.unlock_barns_after_fork(child));
-    percpu::show_slots(child, for_each_cpu_cache);
+    percpu::unpark_slots(child, for_each_cpu_cache);
     percpu::local::unlock_after_fork(child);
     registry::unlock_after_fork(child);
     hooks::unlock_after_fork(child);

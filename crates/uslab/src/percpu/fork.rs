@@ -15,7 +15,7 @@ use core::sync::atomic::{
 };
 
 impl CpuCache {
-    /// Takes the locks of the cache's barns for a fork; see [`hide_slots`].
+    /// Takes the locks of the cache's barns for a fork; see [`park_slots`].
     pub fn lock_barns_for_fork(&self) {
         self.used_barns().for_each(|barn| barn.lock_for_fork());
     }
@@ -55,13 +55,13 @@ pub fn end_fork(child: bool) {
 ///
 /// 1. Close the gate: sequences that move sheaves now fail. Issue a barrier: no sequence that saw
 ///    the gate open is still running.
-/// 2. Exchange every sheaf for the dummy, and keep it in `hidden` of its [`Slot`]. Issue a barrier:
-///    no sequence works on a hidden sheaf any more.
+/// 2. Exchange every sheaf for the dummy, and keep it in `parked` of its [`Slot`]. Issue a barrier:
+///    no sequence works on a parked sheaf any more.
 ///
 /// A thread that calls the library meanwhile waits in the slow path until [`end_fork`]. It may go
 /// on to use a slot of its own ([`super::local`]), and a sheaf that it took out of a slot before.
 ///
-/// If the kernel refuses a barrier, the child cannot trust its copies of the slots' sheaves, hidden
+/// If the kernel refuses a barrier, the child cannot trust its copies of the slots' sheaves, parked
 /// or not. It starts without them, and their objects stay taken in the child. The parent goes on as
 /// before. The rest of the child's copy needs no barrier: locks guard barns, slabs and pages, and
 /// an object in a sheaf counts as taken in its slab's bitmap.
@@ -71,11 +71,11 @@ pub fn end_fork(child: bool) {
 ///
 /// `for_each` visits all caches. The caller holds the registry's lock, and takes the locks of barns
 /// and lists afterwards.
-pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
+pub fn park_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
     adapt::lock_for_fork();
     used::lock_for_fork();
     match mode() {
-        Mode::Rseq => COPY_IS_WHOLE.store(hide_all(&for_each), Relaxed),
+        Mode::Rseq => COPY_IS_WHOLE.store(park_all(&for_each), Relaxed),
         Mode::Locked => {
             for_each(&|cache| cache.used_slots().for_each(|slot| LockedSlot::lock(slot).keep_for_fork()));
         }
@@ -86,26 +86,26 @@ pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
 /// [`FORK`].
 static COPY_IS_WHOLE: AtomicBool = AtomicBool::new(true);
 
-/// Runs the two steps of [`hide_slots`]; returns false if the kernel refused a barrier.
-fn hide_all(for_each: &impl Fn(&dyn Fn(&CpuCache))) -> bool {
+/// Runs the two steps of [`park_slots`]; returns false if the kernel refused a barrier.
+fn park_all(for_each: &impl Fn(&dyn Fn(&CpuCache))) -> bool {
     invariant!(GATE.load(SeqCst) == 0, "one fork at a time closes the gate");
     GATE.store(1, SeqCst);
     if !os::membarrier::restart_all() {
         GATE.store(0, Release);
         return false;
     }
-    for_each(&|cache| cache.used_slots().for_each(|slot| hide(cache, slot)));
+    for_each(&|cache| cache.used_slots().for_each(|slot| park(cache, slot)));
     os::membarrier::restart_all()
 }
 
-/// Undoes [`hide_slots`]. The locks of barns and lists have been released by now.
-pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
+/// Undoes [`park_slots`]. The locks of barns and lists have been released by now.
+pub fn unpark_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
     match mode() {
         Mode::Rseq => {
             if child && !COPY_IS_WHOLE.load(Relaxed) {
                 for_each(&|cache| cache.used_slots().for_each(|slot| forget(cache, slot)));
             } else {
-                for_each(&|cache| cache.used_slots().for_each(show));
+                for_each(&|cache| cache.used_slots().for_each(unpark));
             }
             GATE.store(0, Release);
         }
@@ -121,19 +121,19 @@ pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
 ///
 /// Most slots of a machine with many CPUs hold dummies: a fork reads these, and writes nothing.
 /// With the gate closed, no thread puts a sheaf in the place of a dummy.
-fn hide(cache: &CpuCache, slot: &Slot) {
+fn park(cache: &CpuCache, slot: &Slot) {
     let dummy = dummy_of(cache.cpu_of(slot).number());
-    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
-        invariant!(place.load(Relaxed).is_null(), "a slot's sheaves are hidden once");
+    for (which, place) in BOTH.into_iter().zip(&slot.parked) {
+        invariant!(place.load(Relaxed).is_null(), "a slot's sheaves are parked once");
         if !is_dummy(slot.place(which).load(Acquire)) {
             place.store(slot.place(which).swap(dummy, AcqRel), Relaxed);
         }
     }
 }
 
-/// Puts the hidden sheaves back. The gate is closed, so the slot still has its dummies.
-fn show(slot: &Slot) {
-    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
+/// Puts the parked sheaves back. The gate is closed, so the slot still has its dummies.
+fn unpark(slot: &Slot) {
+    for (which, place) in BOTH.into_iter().zip(&slot.parked) {
         let sheaf = place.load(Relaxed);
         if !sheaf.is_null() {
             place.store(core::ptr::null_mut(), Relaxed);
@@ -149,7 +149,7 @@ fn show(slot: &Slot) {
 /// Empties a slot in a child that cannot trust its copy of the slot.
 fn forget(cache: &CpuCache, slot: &Slot) {
     let dummy = dummy_of(cache.cpu_of(slot).number());
-    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
+    for (which, place) in BOTH.into_iter().zip(&slot.parked) {
         place.store(core::ptr::null_mut(), Relaxed);
         slot.place(which).store(dummy, Relaxed);
     }

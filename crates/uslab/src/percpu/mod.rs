@@ -62,7 +62,7 @@ use crate::os::facts::Fact;
 pub use counted::{most_counted, needs_counted_row};
 pub use cpu_cache::{CpuCache, Parts};
 pub use drain::{Drain, Keep, free_private};
-pub use fork::{begin_fork, end_fork, hide_slots, show_slots};
+pub use fork::{begin_fork, end_fork, park_slots, unpark_slots};
 pub use hidden::{allow_hidden, is_allowed as may_hide, shuffle_refills};
 pub use valid::{Walked, check_dummy};
 

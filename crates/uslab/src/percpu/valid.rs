@@ -90,8 +90,8 @@ impl CpuCache {
             let subject = Subject::new("slot", slot);
             let has = slot.start_test.each_ref().map(|word| word.load(Relaxed));
             subject.holds(has == words, "each slot has the start test of its cache")?;
-            let is_hidden = slot.hidden.iter().any(|place| !place.load(Relaxed).is_null());
-            subject.holds(!is_hidden, "a sheaf is hidden only while a fork copies the memory")?;
+            let is_parked = slot.parked.iter().any(|place| !place.load(Relaxed).is_null());
+            subject.holds(!is_parked, "a sheaf is parked only while a fork copies the memory")?;
             if mode() == Mode::Locked {
                 walked.sheaves += self.check_locked(slot)?;
             }

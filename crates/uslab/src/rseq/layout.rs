@@ -80,7 +80,7 @@ pub struct Slot {
     pub id: AtomicU32,
     /// In a cache's slot: the two sheaves while a fork copies the memory; null otherwise. In the
     /// first slot of an owner without a cache, word 0 is [`Slot::context`].
-    pub hidden: [AtomicPtr<Sheaf>; 2],
+    pub parked: [AtomicPtr<Sheaf>; 2],
     /// The state of the slot at the background thread's last visit; see `percpu::flush_idle`. In a
     /// counted slot, the distance to the next sample.
     pub seen: AtomicU32,
@@ -131,7 +131,7 @@ impl Slot {
             spare: AtomicPtr::new(sheaf),
             counted: AtomicU32::new(0),
             id: AtomicU32::new(0),
-            hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
+            parked: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
             seen: AtomicU32::new(0),
             start_test: [const { AtomicU32::new(0) }; 3],
         }
@@ -145,9 +145,9 @@ impl Slot {
     }
 
     /// A word of the layer above, for an owner without a registered cache. The slots of such an
-    /// owner never hold sheaves, so a fork hides none there, and `hidden[0]` is free for this use.
+    /// owner never hold sheaves, so a fork parks none there, and `parked[0]` is free for this use.
     pub fn context(&self) -> &AtomicPtr<Sheaf> {
-        &self.hidden[0]
+        &self.parked[0]
     }
 
     /// The pointer to one of the two sheaves.
@@ -162,7 +162,7 @@ impl Slot {
 
 /// Slots and sheaves, for a debugger.
 pub const FACTS: &[&[Fact]] =
-    &[facts!(Slot { main, spare, id, hidden }), facts!(Sheaf { count, capacity, sentinel })];
+    &[facts!(Slot { main, spare, id, parked }), facts!(Sheaf { count, capacity, sentinel })];
 
 /// A sheaf on a cache line of its own.
 #[repr(align(64))]

@@ -43,7 +43,7 @@
 //! takes a sheaf out of a slot by an exchange owns the sheaf. Threads of the same CPU that were
 //! inside a sequence were preempted, so they restart. Threads of a drained CPU are restarted by
 //! [`crate::os::membarrier`] before the drainer reads the sheaf. `exchange` tests the CPU: the
-//! thread has marked that CPU as used, and a fork hides the slots of marked CPUs alone
+//! thread has marked that CPU as used, and a fork parks the slots of marked CPUs alone
 //! (`percpu::used`).
 //!
 //! # What must never be done here

@@ -4,7 +4,7 @@
 //! ```text
 //!   thread   mark of entry n set? ── yes ─▶ use it (its lock, or a sequence)
 //!                       └ no ─▶ lock ─▶ set the mark ─▶ unlock ─┘
-//!   fork     the same lock ─▶ lock or hide the marked entries ─▶ copy ─▶ undo ─▶ unlock
+//!   fork     the same lock ─▶ lock or park the marked entries ─▶ copy ─▶ undo ─▶ unlock
 //! ```
 //!
 //! **An entry without a mark is as it was made**, and stays so while a thread holds the lock under

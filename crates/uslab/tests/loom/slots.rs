@@ -2,7 +2,7 @@
 //! from another CPU.
 //!
 //! The code follows `rseq` (the sequences, step by step) and `percpu` (refill, flush, install,
-//! drain, hide and show), with sheaves of two objects. Sheaf memory is read and written with
+//! drain, park and unpark), with sheaves of two objects. Sheaf memory is read and written with
 //! relaxed atomics, as the sequences do with plain instructions, so a missing barrier appears as an
 //! object that is lost or has two owners.
 
@@ -30,10 +30,10 @@ enum Mistake {
     PlainExchange,
     /// The drainer reads a sheaf before it restarted the sheaf's users.
     DrainWithoutBarrier,
-    /// The fork hides the slots before it restarted the threads that saw the gate open.
+    /// The fork parks the slots before it restarted the threads that saw the gate open.
     GateWithoutBarrier,
     /// The fork copies before it restarted the threads that use a sheaf.
-    HideWithoutBarrier,
+    ParkWithoutBarrier,
     /// Sequences are not restarted.
     NoRestart,
     /// A drain whose barrier is refused puts the main sheaf back over any sheaf in its place.
@@ -350,15 +350,15 @@ impl World {
             assert!(is_empty(), "a slot without a mark got a sheaf while the gate was closed");
             return self.gate.store(0, SeqCst);
         }
-        let hidden = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
-        if self.mistake != Mistake::HideWithoutBarrier {
+        let parked = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
+        if self.mistake != Mistake::ParkWithoutBarrier {
             self.cpu.restart();
         }
-        let copy = || hidden.map(|sheaf| self.sheaves[sheaf].objects());
+        let copy = || parked.map(|sheaf| self.sheaves[sheaf].objects());
         let before = copy();
         thread::yield_now();
         assert_eq!(before, copy(), "a sheaf changed while it was copied");
-        for (place, sheaf) in self.slot.iter().zip(hidden) {
+        for (place, sheaf) in self.slot.iter().zip(parked) {
             if sheaf != DUMMY {
                 self.in_flight.let_go(sheaf, thread_id);
             }
@@ -505,8 +505,8 @@ fn a_gate_without_a_barrier_is_found() {
 }
 
 #[test]
-fn hiding_without_a_barrier_is_found() {
-    let found = mistake_in(|| forked_while_in_use(Mistake::HideWithoutBarrier));
+fn parking_without_a_barrier_is_found() {
+    let found = mistake_in(|| forked_while_in_use(Mistake::ParkWithoutBarrier));
     assert!(found.contains("changed while it was copied"), "{found}");
 }
 

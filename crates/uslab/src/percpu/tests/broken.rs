@@ -140,10 +140,10 @@ fn a_cache_whose_slots_are_broken_is_found() {
     let (cache, _) = cache(64, 0);
     let slot = &cache.slots()[0];
     assert!(cache.check().is_ok());
-    slot.hidden[1].store(dummy(), Relaxed);
+    slot.parked[1].store(dummy(), Relaxed);
     let invariant = cache.check().unwrap_err().invariant;
-    assert_eq!(invariant, "a sheaf is hidden only while a fork copies the memory");
-    slot.hidden[1].store(core::ptr::null_mut(), Relaxed);
+    assert_eq!(invariant, "a sheaf is parked only while a fork copies the memory");
+    slot.parked[1].store(core::ptr::null_mut(), Relaxed);
     slot.start_test[2].fetch_add(1, Relaxed);
     assert_eq!(cache.check().unwrap_err().invariant, "each slot has the start test of its cache");
     slot.start_test[2].fetch_sub(1, Relaxed);
