@@ -9,7 +9,10 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,36 +113,63 @@ static void forks_from_several_threads(void) {
 
 static char *given[64];
 
+/* What a child does that shares the memory; returns its status. The parent frees the blocks that it
+ * leaves. */
+static int allocate_and_give(void *number) {
+    int good = churn(5000, (uint64_t)*(int *)number + 1);
+    for (int i = 0; i < 64; i++) {
+        given[i] = malloc((size_t)i * 40 + 1);
+        if (given[i]) fill(given[i], (size_t)i * 40 + 1, (uint64_t)i);
+    }
+    return good ? 0 : 1;
+}
+
 /* A function of its own, because the child must not return from the function that called vfork. */
 __attribute__((noinline)) static pid_t vfork_and_allocate(int n) {
     pid_t child = vfork();
-    if (child == 0) {
-        int good = churn(5000, (uint64_t)n + 1);
-        /* The parent frees the blocks that the child left in the shared memory. */
-        for (int i = 0; i < 64; i++) {
-            given[i] = malloc((size_t)i * 40 + 1);
-            if (given[i]) fill(given[i], (size_t)i * 40 + 1, (uint64_t)i);
-        }
-        _exit(good ? 0 : 1);
-    }
+    if (child == 0) _exit(allocate_and_give(&n));
     return child;
+}
+
+static void take_given(void) {
+    for (int i = 0; i < 64; i++) {
+        /* POSIX allows vfork to be fork: then the child's blocks were in its own memory, and are
+         * gone. */
+        if (!given[i]) continue;
+        CHECK(intact(given[i], (size_t)i * 40 + 1, (uint64_t)i), "a block from a vforked child");
+        free(given[i]);
+        given[i] = NULL;
+    }
 }
 
 static void vforks_in_a_storm(void) {
     storm_begin(STORM_THREADS);
     for (int n = 0; n < 200; n++) {
         expect_clean_child(vfork_and_allocate(n), "a vforked child");
-        for (int i = 0; i < 64; i++) {
-            /* POSIX allows vfork to be fork: then the child's blocks were in its own memory, and
-             * are gone. */
-            if (!given[i]) continue;
-            CHECK(intact(given[i], (size_t)i * 40 + 1, (uint64_t)i), "a block from a vforked child");
-            free(given[i]);
-            given[i] = NULL;
-        }
+        take_given();
     }
     CHECK(storm_end() > 0);
     CHECK(churn(20000, 5));
+}
+
+/* The same by clone, with a stack for the child, as programs start others. */
+static void clones_in_a_storm(void) {
+    enum { STACK_BYTES = 256 << 10 };
+    char *stack = malloc(STACK_BYTES);
+    CHECK(stack != NULL);
+    storm_begin(STORM_THREADS);
+    for (int n = 0; n < 200; n++) {
+        int flags = CLONE_VM | CLONE_VFORK | SIGCHLD | (n % 2 ? CLONE_FILES | CLONE_FS | CLONE_SIGHAND : 0);
+        pid_t child = clone(allocate_and_give, stack + STACK_BYTES, flags, &n);
+        CHECK(child > 0, "clone");
+        expect_clean_child(child, "a cloned child");
+        take_given();
+    }
+    CHECK(storm_end() > 0);
+    CHECK(churn(20000, 6));
+    free(stack);
+    errno = 0;
+    CHECK(clone(allocate_and_give, NULL, CLONE_VM | CLONE_VFORK, NULL) == -1 && errno == EINVAL);
 }
 
 static char *block_over_fork;
@@ -193,6 +223,7 @@ const struct check fork_checks[] = {
     {"forks_of_forks", forks_of_forks},
     {"forks_from_several_threads", forks_from_several_threads},
     {"vforks_in_a_storm", vforks_in_a_storm},
+    {"clones_in_a_storm", clones_in_a_storm},
     {"fork_handlers_allocate", fork_handlers_allocate},
     {"early_fork_handlers_allocate", early_fork_handlers_allocate},
     {NULL, NULL},

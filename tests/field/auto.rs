@@ -1,11 +1,15 @@
-//! `USLAB_SNAPSHOT=auto`: the command sees a process that was started plainly.
+//! `USLAB_SNAPSHOT` without `uslab run`: the command sees a process that was started plainly, and
+//! processes that end at once leave no files.
 
-use super::compile;
+use super::{compile, run};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use uslab_tests::harness::{Mode, Scratch, artifacts};
 
-both_modes!(auto => a_plain_process_is_seen);
+both_modes!(
+    auto => a_plain_process_is_seen,
+    exits => |mode| run("exits", &[], mode),
+);
 
 fn a_plain_process_is_seen(mode: Mode) {
     let Some(command) = &artifacts().command else { return };

@@ -19,6 +19,7 @@ both_modes!(
     in_the_way => |mode| run("in_the_way", &[], mode),
     sparse => |mode| run("sparse", &[], mode),
     divided => |mode| run("divided", &[], mode),
+    tables => |mode| run("tables", &[], mode),
     code => code_that_is_not_run_is_not_resident,
 );
 

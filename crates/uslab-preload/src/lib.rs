@@ -7,6 +7,8 @@
 
 mod c;
 mod caller;
+#[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod clone;
 mod cxx;
 #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod dlopen;

@@ -1,5 +1,7 @@
 //! Load and unload of the library: early set-up, and final figures.
 
+use core::ffi::c_int;
+
 /// Reads the environment and the system when the library is loaded: the program may forbid these
 /// calls later. The first allocation maps memory. The core registers its fork handlers at load too,
 /// before the program registers any: so at a fork its prepare handler runs last, after handlers
@@ -25,6 +27,23 @@ extern "C" fn at_unload() {
     uslab::internal::finish_snapshot();
     uslab::internal::write_profile_at_exit();
     uslab::internal::report_leaks_at_exit();
+}
+
+/// Ends the process at once, as the C library's function does, without the figures that it has
+/// published: children of a fork end in this way, often thousands of them.
+///
+/// Safe for signals. Makes no further system call where the process publishes nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn _exit(status: c_int) -> ! {
+    uslab::internal::finish_snapshot();
+    uslab::internal::calls::end(status)
+}
+
+/// C99's name of [`_exit`].
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "its name in C")]
+pub extern "C" fn _Exit(status: c_int) -> ! {
+    _exit(status)
 }
 
 #[used]

@@ -32,7 +32,9 @@ impl fmt::Display for SwitchError {
                 "letters Z and P need room around objects: start the program with USLAB_DEBUG for them"
             }
             SwitchError::NoSuchCache => "no cache has that name",
-            SwitchError::FromStart => "the cache has been debugged since it was made, and stays so",
+            SwitchError::FromStart => {
+                "the cache has been debugged or hardened since it was made, and stays so"
+            }
             SwitchError::NoBarrier => "the kernel refuses membarrier to the process",
             SwitchError::OutOfMemory => "out of memory",
         })

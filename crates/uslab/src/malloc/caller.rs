@@ -246,8 +246,8 @@ pub fn serve_zeroed(size: usize, freed: Freed, is_program: impl FnOnce() -> bool
         return out_of_memory();
     };
     if !known_zero {
-        // SAFETY: as above.
-        unsafe { object.write_bytes(0, size) };
+        // SAFETY: as above; no other code knows the object yet.
+        unsafe { large::zero(object, size) };
     }
     object
 }

@@ -15,7 +15,9 @@ use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::os::memory::Moved;
-use crate::pages::{self, CHUNK_PAGES, Fill, PAGE_BYTES, PAGE_SHIFT, PageIndex, Run, Temperature};
+use crate::pages::{
+    self, CHUNK_BYTES, CHUNK_PAGES, Fill, Locked, PAGE_BYTES, PAGE_SHIFT, PageIndex, Run, Temperature,
+};
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -23,6 +25,10 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Smallest object whose pages `realloc` moves instead of copying bytes. A remap costs about as
 /// much as a copy of a few hundred kilobytes.
 const MIN_MOVE_BYTES: usize = 1 << 20;
+
+/// Where the library may not ask what is resident, an object of this size gives all memory back
+/// before it serves zeroes: 32 MiB, as in glibc.
+const MIN_PURGED_BYTES: usize = 32 << 20;
 
 /// Upper bound on the moves of a process; beyond it, `realloc` copies bytes. Each move may split a
 /// mapping into four.
@@ -74,6 +80,33 @@ pub(super) fn alloc_plain(size: usize, align: usize, reclaim: Reclaim) -> Option
     let run = take_pages(count, align_order, reclaim)?;
     adopt(run);
     Some((pages::address_of(run.first), run.zeroed))
+}
+
+/// Writes zeroes over an object, or gives memory behind it back to the system: of each chunk that
+/// is resident by half at most. So a large table of which the program touches little stays small
+/// when it takes the pages of another one.
+///
+/// # Safety
+/// The object must have `size` bytes, which are the caller's alone.
+pub(super) unsafe fn zero(object: *mut u8, size: usize) {
+    let may_ask = size >= CHUNK_BYTES && os::filter::may_ask_residence();
+    let is_sparse = |at: usize| match may_ask {
+        true => os::memory::resident_bytes::<CHUNK_BYTES>(at) <= CHUNK_BYTES / 2,
+        false => size >= MIN_PURGED_BYTES,
+    };
+    let (mut at, end) = (object.addr(), object.addr() + size);
+    while at < end {
+        let next = (at + 1).next_multiple_of(CHUNK_BYTES).min(end);
+        let part = object.with_addr(at);
+        let goes = next - at == CHUNK_BYTES && is_sparse(at);
+        let page = pages::page_of(part).filter(|_| goes);
+        // SAFETY: a whole chunk inside the object, which is the caller's.
+        if !page.is_some_and(|page| unsafe { pages::purge_used(page, CHUNK_PAGES, Locked::Stay) }) {
+            // SAFETY: the caller's promise.
+            unsafe { part.write_bytes(0, next - at) };
+        }
+        at = next;
+    }
 }
 
 /// Takes a run of `count` pages, whose first is a multiple of `2^align_order`.

@@ -108,7 +108,8 @@ pub fn report_leaks(stack: usize) -> Result<(Totals, Way), SearchError> {
         let room = objects + objects / 4 + MORE_OBJECTS;
         match report_with(stack, room)? {
             Ok(found) => return Ok(found),
-            Err(more) => objects = more.max(room),
+            // Other threads may allocate as fast as the search ends.
+            Err(more) => objects = 2 * more.max(room),
         }
     }
     Err(SearchError::OutOfMemory)
