@@ -90,23 +90,37 @@ pub(super) fn alloc_plain(size: usize, align: usize, reclaim: Reclaim) -> Option
 /// The object must have `size` bytes, which are the caller's alone.
 pub(super) unsafe fn zero(object: *mut u8, size: usize) {
     let may_ask = size >= CHUNK_BYTES && os::filter::may_ask_residence();
-    let is_sparse = |at: usize| match may_ask {
-        true => os::memory::resident_bytes::<CHUNK_BYTES>(at) <= CHUNK_BYTES / 2,
-        false => size >= MIN_PURGED_BYTES,
-    };
     let (mut at, end) = (object.addr(), object.addr() + size);
     while at < end {
         let next = (at + 1).next_multiple_of(CHUNK_BYTES).min(end);
         let part = object.with_addr(at);
-        let goes = next - at == CHUNK_BYTES && is_sparse(at);
-        let page = pages::page_of(part).filter(|_| goes);
         // SAFETY: a whole chunk inside the object, which is the caller's.
-        if !page.is_some_and(|page| unsafe { pages::purge_used(page, CHUNK_PAGES, Locked::Stay) }) {
+        let is_purged = next - at == CHUNK_BYTES && unsafe { purge_sparse(part, may_ask, size) };
+        if !is_purged {
             // SAFETY: the caller's promise.
             unsafe { part.write_bytes(0, next - at) };
         }
         at = next;
     }
+}
+
+/// Purges a chunk of an object of `size` bytes, if little of it is resident; returns whether it
+/// did.
+///
+/// # Safety
+/// As [`zero`], for the chunk at `start`.
+unsafe fn purge_sparse(start: *mut u8, may_ask: bool, size: usize) -> bool {
+    let resident_bytes = may_ask.then(|| os::memory::resident_bytes::<CHUNK_BYTES>(start.addr()));
+    match resident_bytes {
+        // Perhaps swapped out. A chunk that was never touched keeps the advice to get a huge page.
+        // SAFETY: the caller's promise.
+        Some(0) => return unsafe { os::memory::purge(start, CHUNK_BYTES) },
+        Some(bytes) if bytes > CHUNK_BYTES / 2 => return false,
+        None if size < MIN_PURGED_BYTES => return false,
+        _ => {}
+    }
+    // SAFETY: the caller's promise.
+    pages::page_of(start).is_some_and(|page| unsafe { pages::purge_used(page, CHUNK_PAGES, Locked::Stay) })
 }
 
 /// Takes a run of `count` pages, whose first is a multiple of `2^align_order`.
