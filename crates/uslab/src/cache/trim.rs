@@ -55,8 +55,11 @@ pub fn trim(kept_bytes: usize) -> usize {
         core.cpu.slabs().shrink();
     });
     drop(registry);
-    for id in registry::ids() {
-        purge_inside(id, |slabs, walk| slabs.purge_part(walk));
+    // Who keeps more than the process has wants nothing purged.
+    if kept_bytes < pages::held_bytes() {
+        for id in registry::ids() {
+            purge_inside(id, |slabs, walk| slabs.purge_part(walk));
+        }
     }
     sheaf::slabs().iter().for_each(|slabs| {
         slabs.shrink();

@@ -197,8 +197,15 @@ pub fn write(format: impl FnOnce(&mut Out<'_>, Format) -> fmt::Result) {
     let form = if FORMAT.load(Relaxed) == JSON { Format::Json } else { Format::Text };
     match Turn::take() {
         Some(mut turn) => write_by(Out::new(turn.buffer()), form, format),
-        None => write_by(Out::new(&mut [0; SMALL_BYTES]), form, format),
+        None => write_small(form, format),
     }
+}
+
+/// Apart from [`write`], so that other reports need no room for the buffer on the stack.
+#[cold]
+#[inline(never)]
+fn write_small(form: Format, format: impl FnOnce(&mut Out<'_>, Format) -> fmt::Result) {
+    write_by(Out::new(&mut [0; SMALL_BYTES]), form, format);
 }
 
 #[inline(never)]
