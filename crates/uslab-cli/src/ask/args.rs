@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use crate::args::process_id;
 use crate::layout::MAX_COPIES;
@@ -81,11 +81,11 @@ pub struct Debug {
     pub asked: Asked,
 
     /// The cache, or several between commas; `*` at the end of a name stands for any rest
-    #[arg(value_name = "CACHE", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "CACHE", value_parser = NonEmpty::new())]
     pub cache: String,
 
     /// F checks each free, U records who allocated and freed, T prints each call; - switches off
-    #[arg(value_name = "LETTERS", allow_hyphen_values = true, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "LETTERS", allow_hyphen_values = true, value_parser = NonEmpty::new())]
     pub letters: String,
 }
 
@@ -96,7 +96,7 @@ pub struct Shrink {
     pub asked: Asked,
 
     /// The cache; without it, all
-    #[arg(value_name = "CACHE", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "CACHE", value_parser = NonEmpty::new())]
     pub cache: Option<String>,
 }
 

@@ -1,10 +1,10 @@
 //! The background thread, `uslab-reaper`: flushes idle sheaves, and shrinks and purges idle memory.
 //!
 //! ```text
-//!   begin() ── arena beyond 16 MiB, from a slow path ──▶ thread ──▶ each half second: trim_idle()
-//!   soft limit, shrinker, source ──────────────────────▶            nothing to do and nothing left:
-//!   a request of another process ──────────────────────▶            ──▶ sleeps without a timer
-//!                             hooks with `listen` ──────────────────▶ they take the thread over
+//!   begin(), by a slow path: arena beyond 16 MiB ─┐
+//!   soft limit, shrinker, source ────────────────┼─▶ thread ─▶ each half second: trim_idle()
+//!   a request of another process ────────────────┘     │       nothing to do, nothing left: sleeps
+//!                                                      └─▶ hooks with `listen` take it over
 //! ```
 //!
 //! A program with little memory never gets the thread, and everything works without it: freeing

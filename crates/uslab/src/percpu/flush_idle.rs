@@ -4,9 +4,9 @@
 //! and stores a fingerprint of what it sees:
 //!
 //! ```text
-//!   tick 1   main 0x…40 with 17, spare 0x…80 with 60    ── stores the fingerprint
-//!   tick 2   the same                                    ── drains the slot; the slabs keep their pages for now
-//!   tick 3   still the dummies: idle                     ── empty slabs may be released
+//!   tick 1   main 0x…40 with 17, spare 0x…80 with 60   stores the fingerprint
+//!   tick 2   the same                                  drains the slot; the slabs keep their pages
+//!   tick 3   still the dummies: idle                   empty slabs may be released
 //! ```
 //!
 //! A busy slot that happens to look the same twice is drained, and refilled at its next call, which
