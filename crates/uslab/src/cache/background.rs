@@ -1,10 +1,10 @@
 //! The background thread, `uslab-reaper`: flushes idle sheaves, and shrinks and purges idle memory.
 //!
 //! ```text
-//!   begin(), by a slow path: arena beyond 16 MiB ─┐
-//!   soft limit, shrinker, source ────────────────┼─▶ thread ─▶ each half second: trim_idle()
-//!   a request of another process ────────────────┘     │       nothing to do, nothing left: sleeps
-//!                                                      └─▶ hooks with `listen` take it over
+//!   arena beyond 16 MiB ──┐
+//!   soft limit, shrinker ─┼─▶ thread: each half second trim_idle(); sleeps without a timer
+//!   request, source ──────┘   when there is nothing to do, and nothing left to do
+//!                               └─▶ hooks with `listen` take it over
 //! ```
 //!
 //! A program with little memory never gets the thread, and everything works without it: freeing

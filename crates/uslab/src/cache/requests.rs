@@ -1,8 +1,8 @@
 //! Requests of other processes, which the background thread serves.
 //!
 //! ```text
-//!   uslab validate PID ─ text, then number ─▶ Request ─ poll, twice a second ─▶ serve
-//!                      ◀─ text ────────────── Answer  ◀─ number, last ──────────┘
+//!   uslab validate PID ─ text, then number ─▶ Request ─ polled ─▶ serve
+//!                      ◀─ text ────────────── Answer  ◀─ number, last
 //! ```
 //!
 //! Both structures lie in the file of the snapshot ([`counters::layout`]). It can be written by the
