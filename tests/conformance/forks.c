@@ -136,7 +136,7 @@ static void take_given(void) {
         /* POSIX allows vfork to be fork: then the child's blocks were in its own memory, and are
          * gone. */
         if (!given[i]) continue;
-        CHECK(intact(given[i], (size_t)i * 40 + 1, (uint64_t)i), "a block from a vforked child");
+        CHECK(intact(given[i], (size_t)i * 40 + 1, (uint64_t)i), "a block from a child");
         free(given[i]);
         given[i] = NULL;
     }

@@ -47,7 +47,7 @@ fn clones_and_packs(mode: Mode) {
     let from = format!("file://{}", source.display());
     git(scratch.path(), mode, &["clone", "--quiet", &from, "copy"]);
     git(&copy, mode, &["fetch", "--quiet", "origin", "+refs/heads/*:refs/heads/*", "--update-head-ok"]);
-    git(&copy, mode, &["gc", "--quiet", "--prune=now"]);
+    git(&copy, mode, &["gc", "--quiet", "--aggressive", "--prune=now"]);
     git(&copy, mode, &["repack", "-a", "-d", "-f", "--quiet", "--depth=20", "--window=30"]);
     let complaints = git(&copy, mode, &["fsck", "--full", "--strict", "--no-dangling", "--no-progress"]);
     assert_eq!(complaints, "", "{mode:?}: git fsck complains");

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Sandbox, USLAB, outcome, wait_until};
+use support::{Running, Sandbox, USLAB, outcome, wait_until};
 
 #[test]
 fn one_look_is_printed_as_text_and_as_json() {
@@ -148,30 +148,34 @@ fn a_terminal_shows_it_takes_keys_and_is_restored() {
 
 #[test]
 fn a_signal_restores_the_terminal_too() {
+    for signal in ["INT", "TERM", "QUIT"] {
+        let script = |pid: &str| format!("{USLAB} top {pid}; echo status $?; stty -a");
+        let (watched, pid, terminal) = watch(script);
+        let (_, out, _) = outcome(Command::new("pgrep").args(["-f", &format!("^{USLAB} top {pid}$")]));
+        assert_eq!(outcome(Command::new("kill").args(["-s", signal, out.trim()])).0, 0);
+        terminal.shows("status 0");
+        wait_until("the shell's modes are back", || terminal.screen().contains(" icanon"));
+        drop((terminal, watched));
+    }
+}
+
+/// A process, and a shell with job control that runs a script about it; waits for its figures.
+fn watch(script: impl Fn(&str) -> String) -> ((Running, Sandbox), String, Terminal) {
     let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);
-    let root = sandbox.root.display();
     let pid = running.pid();
-    let script = format!("cd {root} && (echo $$ >shell; {USLAB} top {pid}; echo status $?; stty -a); cat");
-    let terminal = Terminal::start(&sandbox, &script);
+    fs::write(sandbox.root.join("script"), script(&pid)).expect("written");
+    let root = sandbox.root.display();
+    let terminal = Terminal::start(&sandbox, &format!("cd {root} && set -m && . ./script; cat"));
     terminal.shows("fake-64");
-    let (_, out, _) = outcome(Command::new("pgrep").args(["-f", &format!("^{USLAB} top {pid}$")]));
-    assert_eq!(outcome(Command::new("kill").args(["-s", "TERM", out.trim()])).0, 0);
-    terminal.shows("status 0");
-    wait_until("the shell's modes are back", || terminal.screen().contains(" icanon"));
+    ((running, sandbox), pid, terminal)
 }
 
 #[test]
 fn a_stopped_screen_gives_the_terminal_back_and_comes_again() {
-    let sandbox = Sandbox::new();
-    let running = sandbox.sleeper(&[]);
-    let root = sandbox.root.display();
-    let pid = running.pid();
-    // The shell has job control, and the second line is read when the job has stopped.
-    let script = format!("{USLAB} top {pid}\nstty -a; echo stopped; sleep 2; fg; echo ended\n");
-    fs::write(sandbox.root.join("script"), script).expect("written");
-    let terminal = Terminal::start(&sandbox, &format!("cd {root} && set -m && . ./script; cat"));
-    terminal.shows("fake-64");
+    // The shell reads the second line when the job has stopped.
+    let script = |pid: &str| format!("{USLAB} top {pid}\nstty -a; echo stopped; sleep 2; fg; echo ended\n");
+    let (_watched, _, terminal) = watch(script);
     terminal.keys(&["C-z"]);
     terminal.shows("stopped");
     terminal.shows("icanon");

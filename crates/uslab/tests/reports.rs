@@ -34,10 +34,13 @@ fn cache<T>(name: &str, flags: Flags) -> Cache<T> {
     CacheBuilder::new(name).flags(flags).build().expect("there is memory")
 }
 
-/// Objects that no pointer leads to: a thread made them whose stack is gone.
-fn leak_from(cache: &Cache<[u64; 100]>) {
-    let leak = || (0..20).for_each(|_| std::mem::forget(cache.insert([1; 100])));
+/// A cache with objects that no pointer leads to: a thread made them whose stack is gone. It is
+/// never destroyed, which would report them.
+fn leaky(name: &str) {
+    let cache = cache(name, Flags::STORE_USER);
+    let leak = || (0..20).for_each(|_| std::mem::forget(cache.insert([1u64; 100])));
     scope(|scope| scope.spawn(leak).join().expect("it does not panic"));
+    std::mem::forget(cache);
 }
 
 static INNER: Mutex<Option<Cache<u64>>> = Mutex::new(None);
@@ -74,8 +77,7 @@ fn panics(text: &str) {
 #[test]
 fn after_a_panic_in_a_callback_reports_go_on_whole() {
     in_both_modes("after_a_panic_in_a_callback_reports_go_on_whole", &[], || {
-        let cache = cache("leaky", Flags::STORE_USER);
-        leak_from(&cache);
+        leaky("the leak");
         set_sink(Sink::Callback(panics));
         assert!(catch_unwind(AssertUnwindSafe(find_leaks)).is_err());
         set_sink(Sink::Callback(note));
@@ -85,7 +87,6 @@ fn after_a_panic_in_a_callback_reports_go_on_whole() {
         let seen = seen();
         assert_eq!(seen.len(), 1 + found.places);
         assert_eq!(seen[0].lines().count(), seen[1].lines().count(), "{seen:#?}");
-        std::mem::forget(cache);
     });
 }
 
@@ -96,14 +97,12 @@ fn searches(_: &str) {
 #[test]
 fn a_search_in_a_callback_of_a_search_is_refused() {
     in_both_modes("a_search_in_a_callback_of_a_search_is_refused", &[], || {
-        let cache = cache("leaky", Flags::STORE_USER);
-        leak_from(&cache);
+        leaky("the leak");
         set_sink(Sink::Callback(searches));
         let places = find_leaks().expect("the outer search").places;
         set_sink(Sink::Stderr);
         let refusal = (SearchError::Searching, "the thread searches already");
         assert_eq!(seen(), vec![format!("{:?}", Err::<(), _>(refusal)); places]);
-        std::mem::forget(cache);
     });
 }
 
@@ -143,8 +142,7 @@ fn scrub(depth: u32) -> u64 {
 #[test]
 fn a_report_names_a_cache_that_is_destroyed_meanwhile() {
     in_both_modes("a_report_names_a_cache_that_is_destroyed_meanwhile", &[], || {
-        let larger = cache("the larger leak", Flags::STORE_USER);
-        leak_from(&larger);
+        leaky("the larger leak");
         set_sink(Sink::Callback(waits));
         scope(|scope| {
             scope.spawn(|| {
@@ -168,6 +166,5 @@ fn a_report_names_a_cache_that_is_destroyed_meanwhile() {
         let seen = seen();
         assert!(seen[0].contains("the larger leak"), "{seen:#?}");
         assert!(seen[1..].iter().any(|text| text.contains("the smaller leak")), "{seen:#?}");
-        std::mem::forget(larger);
     });
 }

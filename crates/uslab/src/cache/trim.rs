@@ -55,7 +55,7 @@ pub fn trim(kept_bytes: usize) -> usize {
         core.cpu.slabs().shrink();
     });
     drop(registry);
-    // Who keeps more than the process has wants nothing purged.
+    // A caller that keeps more than the process holds wants nothing purged.
     if kept_bytes < pages::held_bytes() {
         for id in registry::ids() {
             purge_inside(id, |slabs, walk| slabs.purge_part(walk));

@@ -16,7 +16,7 @@ use crate::os;
 use crate::os::invariant::invariant;
 use crate::os::memory::Moved;
 use crate::pages::{
-    self, CHUNK_BYTES, CHUNK_PAGES, Fill, Locked, PAGE_BYTES, PAGE_SHIFT, PageIndex, Run, Temperature,
+    self, CHUNK_BYTES, CHUNK_PAGES, Fill, PAGE_BYTES, PAGE_SHIFT, PageIndex, Run, Temperature,
 };
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
@@ -82,45 +82,26 @@ pub(super) fn alloc_plain(size: usize, align: usize, reclaim: Reclaim) -> Option
     Some((pages::address_of(run.first), run.zeroed))
 }
 
-/// Writes zeroes over an object, or gives memory behind it back to the system: of each chunk that
-/// is resident by half at most. So a large table of which the program touches little stays small
-/// when it takes the pages of another one.
+/// Writes zeroes over an object. Chunks inside it of which little is resident give their memory
+/// back instead. So a large table of which the program touches little stays small when it takes
+/// the pages of another one.
 ///
 /// # Safety
 /// The object must have `size` bytes, which are the caller's alone.
 pub(super) unsafe fn zero(object: *mut u8, size: usize) {
-    let may_ask = size >= CHUNK_BYTES && os::filter::may_ask_residence();
+    let is_large = size >= MIN_PURGED_BYTES;
     let (mut at, end) = (object.addr(), object.addr() + size);
     while at < end {
         let next = (at + 1).next_multiple_of(CHUNK_BYTES).min(end);
         let part = object.with_addr(at);
+        let chunk = pages::page_of(part).filter(|_| next - at == CHUNK_BYTES);
         // SAFETY: a whole chunk inside the object, which is the caller's.
-        let is_purged = next - at == CHUNK_BYTES && unsafe { purge_sparse(part, may_ask, size) };
-        if !is_purged {
+        if !chunk.is_some_and(|first| unsafe { pages::purge_sparse_chunk(first, is_large) }) {
             // SAFETY: the caller's promise.
             unsafe { part.write_bytes(0, next - at) };
         }
         at = next;
     }
-}
-
-/// Purges a chunk of an object of `size` bytes, if little of it is resident; returns whether it
-/// did.
-///
-/// # Safety
-/// As [`zero`], for the chunk at `start`.
-unsafe fn purge_sparse(start: *mut u8, may_ask: bool, size: usize) -> bool {
-    let resident_bytes = may_ask.then(|| os::memory::resident_bytes::<CHUNK_BYTES>(start.addr()));
-    match resident_bytes {
-        // Perhaps swapped out. A chunk that was never touched keeps the advice to get a huge page.
-        // SAFETY: the caller's promise.
-        Some(0) => return unsafe { os::memory::purge(start, CHUNK_BYTES) },
-        Some(bytes) if bytes > CHUNK_BYTES / 2 => return false,
-        None if size < MIN_PURGED_BYTES => return false,
-        _ => {}
-    }
-    // SAFETY: the caller's promise.
-    pages::page_of(start).is_some_and(|page| unsafe { pages::purge_used(page, CHUNK_PAGES, Locked::Stay) })
 }
 
 /// Takes a run of `count` pages, whose first is a multiple of `2^align_order`.

@@ -65,7 +65,8 @@ pub use policy::Locked;
 pub use purge::{Scattered, purge_due, purge_some};
 pub use regions::for_each_region;
 pub use sparse::{
-    alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, should_purge_rested, uncharge,
+    alloc_sparse, charge, free_sparse, may_purge_rested, purge_sparse_chunk, purge_used, should_purge_rested,
+    uncharge,
 };
 
 use crate::os::facts::Fact;

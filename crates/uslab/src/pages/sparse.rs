@@ -7,7 +7,7 @@
 use super::arena::{self, PageIndex};
 use super::home::Home;
 use super::policy::{Locked, REFUSAL_MS};
-use super::{CHUNK_PAGES, Fill, PAGE_BYTES, buddy, cpu_pages, decay, purge};
+use super::{CHUNK_BYTES, CHUNK_PAGES, Fill, PAGE_BYTES, buddy, cpu_pages, decay, purge};
 use crate::os::numa::NumaPolicy;
 use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
@@ -87,4 +87,23 @@ pub unsafe fn purge_used(first: PageIndex, pages: usize, locked: Locked) -> bool
         REFUSED_MS.store(os::clock::coarse_ms(), Relaxed);
     }
     is_purged
+}
+
+/// Purges a chunk in use, unless more than half of it is resident; returns whether it did. Where
+/// the library may not ask what is resident, `unasked` decides.
+///
+/// # Safety
+/// The chunk that begins at `first` must be part of the caller's run, and no thread may use it.
+pub unsafe fn purge_sparse_chunk(first: PageIndex, unasked: bool) -> bool {
+    let start = arena::address_of(first);
+    let resident = || os::memory::resident_bytes::<CHUNK_BYTES>(start.addr());
+    match os::filter::may_ask_residence().then(resident) {
+        // Perhaps swapped out. A chunk that was never touched keeps the advice to get a huge page.
+        // SAFETY: the caller's promise.
+        Some(0) => unsafe { os::memory::purge(start, CHUNK_BYTES) },
+        Some(bytes) if bytes > CHUNK_BYTES / 2 => false,
+        None if !unasked => false,
+        // SAFETY: the caller's promise.
+        _ => unsafe { purge_used(first, CHUNK_PAGES, Locked::Stay) },
+    }
 }
