@@ -25,9 +25,9 @@ pub enum Sink {
     /// Standard error; the default.
     Stderr,
     /// A function, which gets each report whole, up to 16 KiB. It runs on the faulty thread, which
-    /// may hold any lock of the program. So it should not allocate or free: it might wait for a lock
-    /// of its own thread, and cause another report, which is cut to 1 KiB. If it panics, the objects
-    /// that the report is about may be lost.
+    /// may hold any lock of the program. So it should not allocate or free: it might wait for a
+    /// lock of its own thread, and cause another report, which is cut to 1 KiB. If it panics, the
+    /// objects that the report is about may be lost.
     Callback(fn(&str)),
 }
 
