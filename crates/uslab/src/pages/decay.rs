@@ -68,8 +68,8 @@ pub fn set_default_ms(ms: Option<u64>) {
     let _ = DECAY_MS.compare_exchange(NOT_CHOSEN, stored(ms), Relaxed, Relaxed);
 }
 
-/// Time between two ticks at what is idle; `None` if none is needed, because no memory goes for its
-/// age, or all goes at once.
+/// Time between two ticks for what is idle; `None` if none is needed, because no memory goes for
+/// its age, or all goes at once.
 pub fn period_ms() -> Option<u64> {
     ms().filter(|&ms| ms > 0).map(|ms| ms.max(MIN_MS) / 2)
 }
