@@ -168,8 +168,11 @@ static void clones_in_a_storm(void) {
     CHECK(storm_end() > 0);
     CHECK(churn(20000, 6));
     free(stack);
+#ifdef __GLIBC__
+    /* glibc refuses a child without a stack; musl's clone writes below address 0. */
     errno = 0;
     CHECK(clone(allocate_and_give, NULL, CLONE_VM | CLONE_VFORK, NULL) == -1 && errno == EINVAL);
+#endif
 }
 
 static char *block_over_fork;
