@@ -18,7 +18,7 @@ both_modes! {
 }
 
 const SAMPLES: usize = 1000;
-/// Torn samples of a cache that may follow each other: the next look is right.
+/// Torn samples of a cache that may follow each other: the next one is right.
 const MAX_TORN: usize = SAMPLES / 10;
 
 /// The snapshot as it was read at one moment.

@@ -1,9 +1,9 @@
 //! `uslab top` and `uslab info` on programs with 5000 and 10 000 caches: all of them are listed,
 //! and their figures add up.
 //!
-//! The test prints the processor time of a look. The target is 50 ms for 5000 caches: 5 % of a CPU
-//! at one look a second. No assertion depends on it, because the machine may be busy:
-//! `cargo test -p uslab-tests --test field many_caches -- --nocapture`.
+//! The test prints the processor time of an update. The target is 50 ms for 5000 caches: 5 % of a
+//! CPU at one update a second. No assertion depends on it, because the machine may be busy: `cargo
+//! test -p uslab-tests --test field many_caches -- --nocapture`.
 
 use super::running::Running;
 use serde_json::Value;
@@ -19,7 +19,7 @@ both_modes! {
 /// Set in the process that has the caches, to their number: this test, started again.
 const IN_CHILD: &str = "USLAB_TEST_MANY_CACHES";
 const OBJECTS: usize = 20;
-const LOOKS: i64 = 20;
+const UPDATES: i64 = 20;
 
 /// Makes the caches, and holds objects of each until its input ends.
 #[test]
@@ -112,9 +112,9 @@ fn all_are_shown(mode: Mode, number: usize) {
     let ask =
         |arguments: &[&str]| shown(Command::new(command).args(arguments).env("USLAB_SNAPSHOT", &snapshots));
 
-    let looks = LOOKS.to_string();
-    let (process, ms) = listed(number, || ask(&["top", &pid, "--json", "-i", "0.05", "-n", &looks]));
-    eprintln!("{number} caches: {LOOKS} looks took {ms} ms of a processor, {} ms each", ms / LOOKS);
+    let updates = UPDATES.to_string();
+    let (process, ms) = listed(number, || ask(&["top", &pid, "--json", "-i", "0.05", "-n", &updates]));
+    eprintln!("{number} caches: {UPDATES} updates took {ms} ms of a processor, {} ms each", ms / UPDATES);
     let bytes = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("not a number: {value}"));
     let part = |name: &str| bytes(&process["parts"][format!("{name}_bytes")]);
     let names = ["live", "slack", "cached", "partial", "empty", "other", "dirty", "metadata", "not_ours"];

@@ -51,7 +51,7 @@ pub struct Parts {
     pub dirty: u64,
     #[serde(rename = "metadata_bytes")]
     pub metadata: u64,
-    /// Negative where the arena grew between the two looks.
+    /// Negative where the arena grew between the two reads.
     #[serde(rename = "absent_bytes")]
     pub absent: i64,
     #[serde(rename = "not_ours_bytes")]

@@ -343,7 +343,7 @@ pub struct Top {
 
     /// Updates before --once and --json print; growth needs a minute of them
     #[arg(short = 'n', long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u32).range(1..))]
-    pub looks: u32,
+    pub updates: u32,
 
     /// Seconds that a second counts for, so that a test need not watch for a minute
     #[arg(long, hide = true, default_value = "1")]

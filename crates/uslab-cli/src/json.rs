@@ -26,7 +26,7 @@ pub fn by_node(snapshot: &Snapshot, command: &str, resident: Option<ByNode>) -> 
     pretty(&value)
 }
 
-/// What is derived from several looks at a process.
+/// What is derived from several samples at a process.
 pub struct Derived<'a> {
     pub parts: &'a Parts,
     pub verdict: &'a Verdict,
@@ -36,7 +36,7 @@ pub struct Derived<'a> {
     pub rates: &'a dyn Fn(u32) -> Value,
 }
 
-/// [`process`] with what is derived from several looks.
+/// [`process`] with what is derived from several samples.
 pub fn watched(snapshot: &Snapshot, command: &str, derived: &Derived) -> String {
     let mut value = whole(snapshot, command);
     value["parts"] = json!(derived.parts);

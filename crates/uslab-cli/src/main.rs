@@ -7,7 +7,7 @@
 //!    │         ├── program ── elf       which file runs, and whether it can be preloaded at all
 //!    │         └── supervise            child, signals, exit status
 //!    ├── info                           one process or all that publish
-//!    ├── top                            where the memory is, look after look, and why
+//!    ├── top                            where the memory is, sample after sample, and why
 //!    ├── diff                           what grew between two files of figures
 //!    ├── record ──▶ report              figures over time, as a page
 //!    ├── profile                        call stacks that hold memory

@@ -30,7 +30,7 @@ use held::Held;
 /// The end of temporary names: it tells what a killed command left. Collectors read names that end
 /// in `.prom`, so a temporary name must not.
 const SUFFIX: &str = ".uslab-tmp";
-/// Bytes that are written between two looks for a signal.
+/// Bytes that are written between two tests for a signal.
 const PIECE_BYTES: usize = 1 << 20;
 /// Links that a name may lead through, as the kernel has it: path_resolution(7).
 const MAX_LINKS: usize = 40;

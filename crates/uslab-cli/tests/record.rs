@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 
 use support::{Running, Sandbox, USLAB, outcome, texts, wait_until};
 
-/// Starts a record of a process, with looks every 20 ms, and waits for its first look.
+/// Starts a record of a process, with samples every 20 ms, and waits for its first sample.
 fn record(sandbox: &Sandbox, pid: &str, file: &str) -> Child {
     let path = sandbox.root.join(file);
     let mut command = sandbox.uslab(&["record", pid, "--every", "20ms", "-o"]);
     let child = command.arg(&path).stderr(Stdio::piped()).spawn().expect("started");
-    wait_until("a look is recorded", || fs::metadata(&path).is_ok_and(|data| data.len() > 150));
+    wait_until("a sample is recorded", || fs::metadata(&path).is_ok_and(|data| data.len() > 150));
     child
 }
 
@@ -41,12 +41,12 @@ fn a_record_ends_by_its_time_or_a_signal_and_becomes_a_page() {
     let arguments = ["record", &running.pid(), "--every", "20ms", "--for", "300ms", "-o"];
     let (code, out, err) = outcome(sandbox.uslab(&arguments).arg(&file));
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
-    assert!(err.contains(" looks in 0.") && err.contains("timed.record"), "{err}");
-    // The usual second between two looks is longer than the record: it has its start and its end.
+    assert!(err.contains(" samples in 0.") && err.contains("timed.record"), "{err}");
+    // The usual second between two samples is longer than the record: it has its start and its end.
     let short = sandbox.root.join("short.record");
     let arguments = ["record", &running.pid(), "--for", "200ms", "-o"];
     let (code, _, err) = outcome(sandbox.uslab(&arguments).arg(&short));
-    assert!(code == 0 && err.contains("uslab: 2 looks in 0."), "{err}");
+    assert!(code == 0 && err.contains("uslab: 2 samples in 0."), "{err}");
 
     let recording = Running(record(&sandbox, &running.pid(), "stopped.record"));
     recording.kill("INT");

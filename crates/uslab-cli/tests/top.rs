@@ -9,7 +9,7 @@ use serde_json::Value;
 use support::{Running, Sandbox, USLAB, outcome, wait_until};
 
 #[test]
-fn one_look_is_printed_as_text_and_as_json() {
+fn one_sample_is_printed_as_text_and_as_json() {
     let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);
     let pid = running.pid();

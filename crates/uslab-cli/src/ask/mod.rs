@@ -124,7 +124,8 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
             return Err(fail(format!("process {pid} ended before it answered")));
         }
         let is_at_work = answer_word(file, offset_of!(Answer, accepted)).map_err(broken)? == number;
-        // It looked just before the deadline, perhaps, and stores its answer after this look.
+        // Perhaps the process took the request up just before the deadline, and answers after this
+        // test.
         let patience = timeout + if is_at_work { WORK } else { 10 * PAUSE };
         if start.elapsed() > patience {
             return Err(fail(if is_at_work {

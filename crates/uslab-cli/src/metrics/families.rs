@@ -109,7 +109,9 @@ const OF_SOURCE: &[Figure<Source>] = &[
     (gauge("uslab_source_limit_bytes", "The lowest limit that the source knows; 0 for none."), |s| {
         s.limit_bytes
     }),
-    (gauge("uslab_source_used_bytes", "Bytes used below that limit, at the last look."), |s| s.used_bytes),
+    (gauge("uslab_source_used_bytes", "Bytes used below that limit, when the library last read it."), |s| {
+        s.used_bytes
+    }),
 ];
 
 const PASSES: Family = counter("uslab_passes", "Passes of reclaim that ended, by cause.");

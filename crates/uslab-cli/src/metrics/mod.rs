@@ -26,7 +26,7 @@ pub use exposition::Format;
 pub struct Process {
     pub snapshot: Snapshot,
     pub command: String,
-    /// `None` for a process that ended between the two looks, or that shows no memory.
+    /// `None` for a process that ended between the two reads, or that shows no memory.
     pub parts: Option<Parts>,
 }
 
@@ -62,7 +62,7 @@ fn text(processes: &[Process], format: Format) -> String {
 /// The processes that the user named: none stands for all that publish.
 pub struct Named {
     pids: Vec<i32>,
-    /// Those that could not be read at the last look.
+    /// Those that could not be read at the last time.
     missing: Mutex<BTreeSet<i32>>,
 }
 
@@ -77,7 +77,7 @@ impl Named {
 
     /// The metrics, if every process can be read.
     fn first_text(&self, format: Format) -> Result<String, Failure> {
-        let (snapshots, failures) = self.look();
+        let (snapshots, failures) = self.read();
         match failures.into_iter().next() {
             Some((_, failure)) => Err(failure),
             None => Ok(shown(snapshots, format)),
@@ -87,7 +87,7 @@ impl Named {
     /// The metrics of the processes that can still be read, if there are any. Of each other one the
     /// user is told once.
     fn text(&self, format: Format) -> Result<String, Failure> {
-        let (snapshots, mut failures) = self.look();
+        let (snapshots, mut failures) = self.read();
         let missing = failures.iter().map(|(pid, _)| *pid).collect();
         let mut known = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *known, missing);
@@ -101,7 +101,7 @@ impl Named {
         Ok(shown(snapshots, format))
     }
 
-    fn look(&self) -> (Vec<Snapshot>, Vec<(i32, Failure)>) {
+    fn read(&self) -> (Vec<Snapshot>, Vec<(i32, Failure)>) {
         if self.pids.is_empty() {
             return (everything(), Vec::new());
         }

@@ -14,12 +14,13 @@ Examples:
   uslab record 4711 -o night.record --every 10s --for 12h
   uslab report night.record -o night.html
 
-A record holds the figures of every cache at each look, as differences, in one gzip stream. An hour
-of one look a second takes some hundred KiB. The recorder reads files and asks the process nothing.
+A record holds the figures of every cache at each sample, as differences, in one gzip stream. An
+hour of one sample a second takes some hundred KiB. The recorder reads files and asks the process
+nothing.
 
-Without --every it looks each second, or less often where a look takes more than a millisecond of a
-CPU: the recorder then uses a thousandth of one. A record that was cut short by SIGKILL is readable
-up to its last look.";
+Without --every it takes a sample each second, or less often where a sample takes more than a
+millisecond of a CPU: the recorder then uses a thousandth of one. A record that was cut short by
+SIGKILL is readable up to its last sample.";
 
 /// Options of `uslab record`.
 #[derive(Args)]
@@ -37,7 +38,7 @@ pub struct Record {
     #[arg(long, value_name = "N", value_parser = copy_number())]
     pub copy: Option<u32>,
 
-    /// Time between two looks: 500ms, 10s, 1m
+    /// Time between two samples: 500ms, 10s, 1m
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub every: Option<Duration>,
 

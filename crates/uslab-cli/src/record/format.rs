@@ -1,11 +1,12 @@
-//! The format of a record: differences from look to look, in protobuf messages in one gzip stream.
+//! The format of a record: differences from sample to sample, in protobuf messages in one gzip
+//! stream.
 //!
 //! ```text
-//!   gzip( length Header, length Look, length Look, … )
+//!   gzip( length Header, length Sample, length Sample, … )
 //! ```
 //!
-//! A look names only the caches and figures that changed, by their difference. Each look ends at a
-//! flush of the compressor, so a file that was cut short yields every look before the cut.
+//! A sample names only the caches and figures that changed, by their difference. Each sample ends
+//! at a flush of the compressor, so a file that was cut short yields every sample before the cut.
 //!
 //! The reader trusts nothing: lengths and ids are capped, sums wrap, names are made safe to print.
 
@@ -28,12 +29,12 @@ pub const FORMAT: u32 = 1;
 /// figures 133 (13 of up to 10 bytes), and the heads of the two messages 6. [`MAX_RECORDS`] of them
 /// are 18.5 MiB.
 const MAX_MESSAGE_BYTES: usize = 20 << 20;
-/// The field [`Look::caches`].
+/// The field [`Sample::caches`].
 const CACHES: u64 = 3;
 /// Letters of an event or a command; more are cut.
 const MAX_LETTERS: usize = 256;
 
-/// Declares the figures of a look, in the order in which they stand in a file.
+/// Declares the figures of a sample, in the order in which they stand in a file.
 macro_rules! figures {
     ($(#[$meta:meta])* $name:ident: $($(#[$figure_meta:meta])* $figure:ident),+ $(,)?) => {
         $(#[$meta])*
@@ -114,26 +115,26 @@ pub struct Header {
     pub command: String,
     #[prost(string, tag = "5")]
     pub mode: String,
-    /// Milliseconds of Unix time at the first look.
+    /// Milliseconds of Unix time at the first sample.
     #[prost(uint64, tag = "6")]
     pub began_ms: u64,
 }
 
-/// Every other message: what changed since the look before.
+/// Every other message: what changed since the sample before.
 #[derive(Clone, PartialEq, Message)]
-struct Look {
+struct Sample {
     #[prost(uint64, tag = "1")]
     after_ms: u64,
     #[prost(sint64, repeated, tag = "2")]
     process: Vec<i64>,
     #[prost(message, repeated, tag = "3")]
-    caches: Vec<CacheLook>,
+    caches: Vec<CacheSample>,
     #[prost(string, tag = "4")]
     event: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct CacheLook {
+struct CacheSample {
     #[prost(uint32, tag = "1")]
     id: u32,
     #[prost(message, optional, tag = "2")]
@@ -156,7 +157,7 @@ pub struct Definition {
 /// All figures at one instant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Frame {
-    /// Milliseconds since the first look.
+    /// Milliseconds since the first sample.
     pub at_ms: u64,
     pub process: ProcessFigures,
     /// Caches that have a slab, or had one, by id.
@@ -189,20 +190,20 @@ impl<W: Write> Writer<W> {
         Ok(Writer { out, last: Frame::default() })
     }
 
-    /// Adds a look, and hands it to the file.
+    /// Adds a sample, and hands it to the file.
     pub fn add(&mut self, frame: Frame) -> io::Result<()> {
         let last = &self.last;
-        let mut caches: Vec<CacheLook> =
+        let mut caches: Vec<CacheSample> =
             frame.caches.iter().filter_map(|(id, now)| changed(*id, now, last)).collect();
         let gone = last.caches.keys().filter(|id| !frame.caches.contains_key(id));
-        caches.extend(gone.map(|&id| CacheLook { id, is_gone: true, ..CacheLook::default() }));
-        let look = Look {
+        caches.extend(gone.map(|&id| CacheSample { id, is_gone: true, ..CacheSample::default() }));
+        let sample = Sample {
             after_ms: frame.at_ms.saturating_sub(last.at_ms),
             process: differences(&frame.process.words(), &last.process.words()),
             caches,
             event: frame.event.clone().unwrap_or_default(),
         };
-        self.out.write_all(&look.encode_length_delimited_to_vec())?;
+        self.out.write_all(&sample.encode_length_delimited_to_vec())?;
         self.out.flush()?;
         self.last = frame;
         Ok(())
@@ -215,12 +216,12 @@ impl<W: Write> Writer<W> {
 }
 
 /// The message about one cache; none if nothing changed.
-fn changed(id: u32, (definition, now): &(Definition, CacheFigures), last: &Frame) -> Option<CacheLook> {
+fn changed(id: u32, (definition, now): &(Definition, CacheFigures), last: &Frame) -> Option<CacheSample> {
     let before = last.caches.get(&id).filter(|(before, _)| before == definition);
     let then = before.map_or(CacheFigures::default(), |(_, then)| *then);
     let figures = differences(&now.words(), &then.words());
     let defined = before.is_none().then(|| definition.clone());
-    (defined.is_some() || !figures.is_empty()).then_some(CacheLook { id, defined, is_gone: false, figures })
+    (defined.is_some() || !figures.is_empty()).then_some(CacheSample { id, defined, is_gone: false, figures })
 }
 
 /// Reads a record, frame by frame.
@@ -229,7 +230,7 @@ pub struct Reader<R: Read> {
     pub header: Header,
     frame: Frame,
     is_first: bool,
-    /// The record ends in the middle of a look.
+    /// The record ends in the middle of a sample.
     pub is_cut: bool,
 }
 
@@ -279,15 +280,15 @@ impl<R: Read> Reader<R> {
         // Two bytes of the file make a cache of 72 in memory.
         let caches = Fields::of(&message).filter(|field| field.is_some_and(|(number, _)| number == CACHES));
         if caches.count() > MAX_RECORDS {
-            return Err(invalid("it has a look with more caches than can be"));
+            return Err(invalid("it has a sample with more caches than can be"));
         }
-        let look = Look::decode(&message[..]).map_err(|_| invalid("it is damaged"))?;
+        let sample = Sample::decode(&message[..]).map_err(|_| invalid("it is damaged"))?;
         let frame = &mut self.frame;
-        frame.at_ms = if self.is_first { 0 } else { frame.at_ms.saturating_add(look.after_ms) };
+        frame.at_ms = if self.is_first { 0 } else { frame.at_ms.saturating_add(sample.after_ms) };
         self.is_first = false;
-        frame.process.add(&look.process);
-        frame.event = (!look.event.is_empty()).then(|| shown(&look.event));
-        for cache in look.caches {
+        frame.process.add(&sample.process);
+        frame.event = (!sample.event.is_empty()).then(|| shown(&sample.event));
+        for cache in sample.caches {
             if cache.id as usize >= MAX_RECORDS {
                 return Err(invalid("it names a cache that cannot be"));
             }
@@ -390,13 +391,13 @@ pub mod tests {
         writer.finish().expect("finished")
     }
 
-    /// A record of one frame, and of so many looks at which nothing had changed.
-    pub fn record_of_rest(frame: Frame, looks: usize) -> Vec<u8> {
+    /// A record of one frame, and of so many samples at which nothing had changed.
+    pub fn record_of_rest(frame: Frame, samples: usize) -> Vec<u8> {
         let mut writer =
             Writer::new(Vec::new(), &Header { format: FORMAT, ..Header::default() }).expect("begun");
         writer.add(frame).expect("added");
-        for _ in 0..looks {
-            let rest = Look { after_ms: 100, ..Look::default() };
+        for _ in 0..samples {
+            let rest = Sample { after_ms: 100, ..Sample::default() };
             writer.out.write_all(&rest.encode_length_delimited_to_vec()).expect("added");
         }
         writer.finish().expect("finished")
@@ -428,24 +429,24 @@ pub mod tests {
     }
 
     #[test]
-    fn as_many_caches_as_there_can_be_fit_into_a_look() {
+    fn as_many_caches_as_there_can_be_fit_into_a_sample() {
         let frames = [largest(MAX_RECORDS), frames(1).remove(0)];
         assert_eq!(read(&record(&frames)).expect("a record"), (frames.to_vec(), false));
     }
 
     #[test]
-    fn a_look_of_more_caches_is_refused_before_it_takes_memory() {
+    fn a_sample_of_more_caches_is_refused_before_it_takes_memory() {
         let mut writer =
             Writer::new(Vec::new(), &Header { format: FORMAT, ..Header::default() }).expect("begun");
-        let look = Look { caches: vec![CacheLook::default(); MAX_RECORDS + 1], ..Look::default() };
-        writer.out.write_all(&look.encode_length_delimited_to_vec()).expect("added");
+        let sample = Sample { caches: vec![CacheSample::default(); MAX_RECORDS + 1], ..Sample::default() };
+        writer.out.write_all(&sample.encode_length_delimited_to_vec()).expect("added");
         let bytes = writer.finish().expect("finished");
         let error = read(&bytes).expect_err("too many").to_string();
-        assert_eq!(error, "it has a look with more caches than can be");
+        assert_eq!(error, "it has a sample with more caches than can be");
     }
 
     #[test]
-    fn a_look_without_change_takes_few_bytes() {
+    fn a_sample_without_change_takes_few_bytes() {
         let mut same = frames(1);
         for n in 1..1000 {
             same.push(Frame { at_ms: n * 1000, ..same[0].clone() });
@@ -455,7 +456,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_record_that_was_cut_short_yields_the_looks_before_the_cut() {
+    fn a_record_that_was_cut_short_yields_the_samples_before_the_cut() {
         let frames = frames(9);
         let whole = record(&frames);
         let mut most = 0;

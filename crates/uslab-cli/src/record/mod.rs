@@ -28,7 +28,7 @@ use args::Record;
 use format::{FORMAT, Header, Writer};
 use watch::{Seen, Watch};
 
-/// Time between two looks unless given.
+/// Time between two samples unless given.
 const USUAL: Duration = Duration::from_secs(1);
 /// The recorder may use one of so many parts of a CPU.
 const CPU_DIVISOR: u32 = 1000;
@@ -52,7 +52,7 @@ pub fn record(options: &Record) -> Outcome {
         |error: io::Error| Failure::new(FAILED, format_args!("cannot write {}: {error}", path.display()));
     let signals = signals().map_err(broken)?;
     let is_new = !path.try_exists().unwrap_or(true);
-    // A record with a look is of use; a file without one is not.
+    // A record with a sample is of use; a file without one is not.
     let broken_at_first = |error: io::Error| {
         if is_new {
             let _ = fs::remove_file(path);
@@ -62,17 +62,17 @@ pub fn record(options: &Record) -> Outcome {
     let file = File::create(path).map_err(broken)?;
     let mut writer = Writer::new(file, &header).map_err(broken_at_first)?;
     let began = Instant::now();
-    let mut looks: u64 = 0;
+    let mut samples: u64 = 0;
     let mut is_last = false;
     let reason = loop {
         let (turn, cpu) = (Instant::now(), cpu_time());
         let mut wait = options.every.unwrap_or(USUAL);
-        match watch.look() {
+        match watch.sample() {
             Seen::Figures(frame) => {
                 let event = frame.event.clone();
                 let added = writer.add(frame);
-                added.map_err(|error| if looks == 0 { broken_at_first(error) } else { broken(error) })?;
-                looks += 1;
+                added.map_err(|error| if samples == 0 { broken_at_first(error) } else { broken(error) })?;
+                samples += 1;
                 if let Some(event) = event {
                     complain(&event);
                 }
@@ -94,7 +94,7 @@ pub fn record(options: &Record) -> Outcome {
         let left = options.duration.map(|duration| duration.saturating_sub(began.elapsed()));
         match signals.recv_timeout(left.map_or(wait, |left| left.min(wait))) {
             Err(RecvTimeoutError::Timeout) if left.is_none_or(|left| left > wait) => {}
-            // The record reaches to its end: one more look.
+            // The record reaches to its end: one more sample.
             _ => is_last = true,
         }
     };
@@ -102,14 +102,14 @@ pub fn record(options: &Record) -> Outcome {
     if let Some(reason) = reason {
         complain(&reason);
     }
-    complain(&summary(looks, began.elapsed(), path, &file));
+    complain(&summary(samples, began.elapsed(), path, &file));
     Ok(0)
 }
 
-fn summary(looks: u64, time: Duration, path: &Path, file: &File) -> String {
+fn summary(samples: u64, time: Duration, path: &Path, file: &File) -> String {
     let size = file.metadata().map_or(0, |data| data.len());
-    let s = if looks == 1 { "" } else { "s" };
-    format!("{looks} look{s} in {:.1} s: {} in {}", time.as_secs_f64(), bytes(size), path.display())
+    let s = if samples == 1 { "" } else { "s" };
+    format!("{samples} sample{s} in {:.1} s: {} in {}", time.as_secs_f64(), bytes(size), path.display())
 }
 
 /// A second Ctrl-C within this time is the first one, passed on by another program.

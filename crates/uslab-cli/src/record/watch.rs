@@ -1,6 +1,6 @@
-//! Takes the looks of a record: the snapshot, the resident bytes, and stalls for memory.
+//! Takes the samples of a record: the snapshot, the resident bytes, and stalls for memory.
 //!
-//! A look costs a handful of reads. It leaves smaps alone, whose walk of page tables costs the
+//! A sample costs a handful of reads. It leaves smaps alone, whose walk of page tables costs the
 //! process its mapping lock. A process that executed another program has another auxiliary vector.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub struct Watch {
 
 /// Whether the program has forked, which the record tells once.
 enum Forks {
-    /// The children at the last look. One that is still there at the next one was not forked to
+    /// The children at the last sample. One that is still there at the next one was not forked to
     /// execute a program.
     Seen(Vec<i32>),
     Told,
@@ -45,7 +45,7 @@ enum Forks {
 
 impl Forks {
     /// The event, if there is one.
-    fn look(&mut self, pid: i32) -> Option<String> {
+    fn sample(&mut self, pid: i32) -> Option<String> {
         let Forks::Seen(before) = self else { return None };
         let now = process::fork_children(pid);
         let lasting: Vec<i32> = now.iter().copied().filter(|child| before.contains(child)).collect();
@@ -61,7 +61,7 @@ impl Forks {
     }
 }
 
-/// What a look found.
+/// What a sample found.
 pub enum Seen {
     /// The figures.
     Figures(Frame),
@@ -94,8 +94,8 @@ impl Watch {
         Ok((watch, snapshot))
     }
 
-    /// Takes a look.
-    pub fn look(&mut self) -> Seen {
+    /// Takes a sample.
+    pub fn sample(&mut self) -> Seen {
         let pid = self.pid;
         if !process::runs(pid) {
             return self.end(format!("process {pid} has ended"));
@@ -121,7 +121,7 @@ impl Watch {
             let command = process::command_name(pid).unwrap_or_else(|| "another program".to_owned());
             Some(format!("process {pid} became {command}: its figures begin anew"))
         } else {
-            self.forks.look(pid)
+            self.forks.sample(pid)
         };
         self.last = frame(&snapshot, rss_bytes, stall_us, self.at_ms(), event);
         Seen::Figures(self.last.clone())

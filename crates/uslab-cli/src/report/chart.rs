@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_and_no_memory_can_be_drawn() {
+    fn one_sample_and_no_memory_can_be_drawn() {
         for values in [vec![0.0], vec![5.0]] {
             let drawn = chart(values, &[0.0]);
             assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");

@@ -61,12 +61,12 @@ fn summary(series: &Series) -> Markup {
     let live = last.total(|cache| cache.live_bytes);
     let used = live.saturating_mul(100).checked_div(slabs);
     html! {
-        p.about { (series.looks) " looks in " (duration(seconds)) ", from " (date(header.began_ms)) ". "
+        p.about { (series.samples) " samples in " (duration(seconds)) ", from " (date(header.began_ms)) ". "
             "Mode: " (header.mode) ". Recorded by uslab " (header.version) "." }
-        @if series.is_cut { p.note { "The record was cut short: it ends in the middle of a look." } }
+        @if series.is_cut { p.note { "The record was cut short: it ends in the middle of a sample." } }
         div.tiles {
             (tile("resident", bytes(last.process.rss_bytes), format!(
-                "{} since the first look, {} at most",
+                "{} since the first sample, {} at most",
                 signed(first.process.rss_bytes, last.process.rss_bytes),
                 bytes(series.peak_rss_bytes)
             )))
@@ -191,7 +191,7 @@ fn growth(series: &Series) -> Markup {
     let rows: Vec<_> = series.growth().into_iter().filter(|(_, first, last)| first != last).collect();
     html! {
         h2 { "Top growth" }
-        p.about { "Bytes of slabs at the first and the last look, and the change of live objects." }
+        p.about { "Bytes of slabs at the first and the last sample, and the change of live objects." }
         @if rows.is_empty() { p { "No cache changed." } } @else {
             div.wide { table {
                 thead { tr { th { "cache" } th.n { "growth" } th.n { "an hour" } th.n { "first" } th.n { "last" } th.n { "live objects" } } }

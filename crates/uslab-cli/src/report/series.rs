@@ -12,8 +12,8 @@ pub const MAX_POINTS: usize = 720;
 const MAX_EVENTS: usize = 100;
 /// Figures of one cache at one point; of a record with more, every second point is lost.
 const MAX_CELLS: usize = 500_000;
-/// Ten looks a second make so many in 11 days.
-const MAX_LOOKS: u64 = 10_000_000;
+/// Ten samples a second make so many in 11 days.
+const MAX_SAMPLES: u64 = 10_000_000;
 
 /// The figures at one instant.
 #[derive(Clone, Debug)]
@@ -29,11 +29,11 @@ pub struct Point {
 pub struct Series {
     pub header: Header,
     pub points: Vec<Point>,
-    pub looks: u64,
+    pub samples: u64,
     /// What happened, with its time in milliseconds.
     pub events: Vec<(u64, String)>,
     pub is_cut: bool,
-    /// The most that was resident at any look, also at those that are not drawn.
+    /// The most that was resident at any sample, also at those that are not drawn.
     pub peak_rss_bytes: u64,
 }
 
@@ -61,7 +61,7 @@ impl Point {
 pub fn read(input: impl Read) -> io::Result<Series> {
     let mut reader = Reader::new(input)?;
     let mut points: Vec<Point> = Vec::new();
-    let (mut events, mut looks, mut stride, mut peak) = (Vec::new(), 0_u64, 1, 0);
+    let (mut events, mut samples, mut stride, mut peak) = (Vec::new(), 0_u64, 1, 0);
     let (mut is_new, mut is_last_drawn) = (false, false);
     while let Some(frame) = reader.next()? {
         if let Some(event) = &frame.event
@@ -71,10 +71,10 @@ pub fn read(input: impl Read) -> io::Result<Series> {
         }
         peak = peak.max(frame.process.rss_bytes);
         is_new |= frame.event.is_some();
-        is_last_drawn = looks.is_multiple_of(stride);
-        looks += 1;
-        if looks > MAX_LOOKS {
-            return Err(invalid(&format!("it has more than {MAX_LOOKS} looks")));
+        is_last_drawn = samples.is_multiple_of(stride);
+        samples += 1;
+        if samples > MAX_SAMPLES {
+            return Err(invalid(&format!("it has more than {MAX_SAMPLES} samples")));
         }
         if !is_last_drawn {
             continue;
@@ -88,14 +88,14 @@ pub fn read(input: impl Read) -> io::Result<Series> {
         }
     }
     // The end is the moment that the reader wants to see most.
-    if looks > 0 && !is_last_drawn {
+    if samples > 0 && !is_last_drawn {
         points.push(Point { is_new, ..Point::of(reader.frame()) });
     }
     if points.is_empty() {
-        return Err(invalid("it holds no look"));
+        return Err(invalid("it holds no sample"));
     }
     let is_cut = reader.is_cut;
-    Ok(Series { header: reader.header, points, looks, events, is_cut, peak_rss_bytes: peak })
+    Ok(Series { header: reader.header, points, samples, events, is_cut, peak_rss_bytes: peak })
 }
 
 /// Every second point. A break in the counters stays one.
@@ -215,7 +215,7 @@ pub mod tests {
     fn a_long_record_keeps_its_ends_and_its_events() {
         let series = sample(3000);
         assert!(series.points.len() <= MAX_POINTS + 1, "{}", series.points.len());
-        assert_eq!((series.first().at_ms, series.last().at_ms, series.looks), (0, 2_999_000, 3000));
+        assert_eq!((series.first().at_ms, series.last().at_ms, series.samples), (0, 2_999_000, 3000));
         assert_eq!(series.events, [(3000, "process 7 became another program".to_owned())]);
         assert_eq!(series.points.iter().filter(|point| point.is_new).count(), 1);
         let rates = series.rates(|point| point.process.purged_bytes);
@@ -223,12 +223,12 @@ pub mod tests {
     }
 
     #[test]
-    fn looks_that_are_not_drawn_cost_nothing_for_each_cache() {
+    fn samples_that_are_not_drawn_cost_nothing_for_each_cache() {
         let record = record_of_rest(largest(20_000), 50_000);
         let start = Instant::now();
         let series = read(&record[..]).expect("a record");
-        assert_eq!((series.looks, series.last().at_ms), (50_001, 5_000_000));
-        // A copy of the frame for each look takes some minutes.
+        assert_eq!((series.samples, series.last().at_ms), (50_001, 5_000_000));
+        // A copy of the frame for each sample takes some minutes.
         assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     }
 
@@ -242,7 +242,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_record_without_a_look_is_refused() {
+    fn a_record_without_a_sample_is_refused() {
         assert!(read(&record(&[])[..]).is_err());
     }
 }

@@ -117,7 +117,7 @@ pub struct App {
 }
 
 impl App {
-    /// The state before the first look.
+    /// The state before the first sample.
     pub fn new(command: String, snapshot: Snapshot, interval_s: f64) -> App {
         App {
             command,
@@ -139,7 +139,7 @@ impl App {
         }
     }
 
-    /// Takes a look in, `at_s` seconds after the first.
+    /// Takes a sample in, `at_s` seconds after the first.
     pub fn update(&mut self, snapshot: Snapshot, parts: Parts, at_s: f64) {
         self.history.push(super::history::Point::of(&snapshot, parts, at_s));
         (self.snapshot, self.parts) = (snapshot, parts);
@@ -264,15 +264,15 @@ pub mod tests {
     use crate::residence::{Arena, Residence};
     use crate::snapshot::tests::Image;
 
-    /// A process after two looks, with a cache that grows.
+    /// A process after two samples, with a cache that grows.
     pub fn sample() -> App {
         let mut snapshot = Image::sample().parse().expect("whole");
         snapshot.caches.remove(3);
         let arena = Some(Arena { data_bytes: 10 << 20, table_bytes: 100 << 10 });
         let mut app = App::new("redis-server".into(), snapshot.clone(), 1.0);
-        for look in 0..2 {
+        for sample in 0..2 {
             let parts = Parts::of(&snapshot, Residence { rss_bytes: 20 << 20, arena, is_arena_gone: false });
-            app.update(snapshot.clone(), parts, f64::from(look));
+            app.update(snapshot.clone(), parts, f64::from(sample));
             snapshot.caches[0].slab_free -= 200;
             snapshot.caches[0].refills += 4;
             snapshot.caches[1].alloc_slow += 9;

@@ -1,4 +1,4 @@
-//! `uslab top`: where the memory of a running process is, look after look.
+//! `uslab top`: where the memory of a running process is, sample after sample.
 //!
 //! ```text
 //!   watch ── app ── history ── verdict
@@ -44,9 +44,9 @@ pub fn top(options: &Top) -> Outcome {
     };
     let (mut watch, mut app) = Watch::start(pid, options.copy, options.interval, options.time_scale)?;
     if options.once || options.json {
-        for _ in 1..options.looks {
+        for _ in 1..options.updates {
             sleep(Duration::from_secs_f64(options.interval));
-            watch.look(&mut app);
+            watch.sample(&mut app);
         }
         return print(&if options.json { as_json(&app) } else { as_text(&app)? });
     }
@@ -108,7 +108,7 @@ fn screen(
             None => {}
         }
         if !app.is_paused && last.elapsed().as_secs_f64() >= app.interval_s {
-            watch.look(app);
+            watch.sample(app);
             (last, is_stale) = (Instant::now(), true);
         }
         if is_stale {
@@ -162,7 +162,7 @@ fn screen_text(app: &App, columns: u16, lines: u16) -> Result<String, std::conve
     Ok(text)
 }
 
-/// The last look as JSON: what `uslab info --json` prints, and what was derived from it.
+/// The last sample as JSON: what `uslab info --json` prints, and what was derived from it.
 fn as_json(app: &App) -> String {
     let rates = |id| {
         let rates = app.history.rates(id);

@@ -6,7 +6,7 @@
 //!   SIGHUP                   ──▶ the process ends, on a thread of its own
 //! ```
 //!
-//! All are blocked: the loop reads the first four between two looks.
+//! All are blocked: the loop reads the first four between two samples.
 
 use std::io;
 

@@ -7,12 +7,12 @@
 
 use serde::Serialize;
 
-use super::history::{CachePoint, History, Look};
+use super::history::{CachePoint, History, Sample};
 use crate::text::bytes;
 
-/// Growth is judged after so many seconds and looks.
+/// Growth is judged after so many seconds and samples.
 pub const MIN_WATCHED_S: f64 = 60.0;
-const MIN_LOOKS: usize = 12;
+const MIN_SAMPLES: usize = 12;
 /// Growth below this, or below this part of the resident memory, is noise.
 const MIN_GROWTH_BYTES: u64 = 256 << 10;
 const MIN_GROWTH_DIVISOR: u64 = 200;
@@ -74,23 +74,23 @@ enum Trend {
     Other,
 }
 
-/// Judges the looks. `name` returns the name of a cache.
+/// Judges the samples. `name` returns the name of a cache.
 pub fn verdict(history: &History, name: &dyn Fn(u32) -> String) -> Verdict {
-    let looks = history.looks();
-    let Some((first, last)) = looks.first().zip(looks.last()) else {
+    let samples = history.samples();
+    let Some((first, last)) = samples.first().zip(samples.last()) else {
         return Verdict { cause: Cause::NotKnown, reasons: vec!["nothing was seen".to_owned()] };
     };
     let watched_s = last.at_s - first.at_s;
-    let may_judge_growth = watched_s >= MIN_WATCHED_S && looks.len() >= MIN_LOOKS;
+    let may_judge_growth = watched_s >= MIN_WATCHED_S && samples.len() >= MIN_SAMPLES;
     if may_judge_growth && let Some(found) = of_growth(history, name) {
         return found;
     }
     // A load that comes and goes leaves free memory for moments.
-    let recent = &looks[looks.len() - (looks.len() / STRETCHES).max(1)..];
+    let recent = &samples[samples.len() - (samples.len() / STRETCHES).max(1)..];
     let unsure = unsure_bytes(history);
-    let is_same = |look, cause| of_shares(look, unsure).is_some_and(|then| then.cause == cause);
+    let is_same = |sample, cause| of_shares(sample, unsure).is_some_and(|then| then.cause == cause);
     if let Some(found) = of_shares(last, unsure)
-        && recent.iter().all(|look| is_same(look, found.cause))
+        && recent.iter().all(|sample| is_same(sample, found.cause))
     {
         return found;
     }
@@ -104,19 +104,19 @@ pub fn verdict(history: &History, name: &dyn Fn(u32) -> String) -> Verdict {
 
 /// The part that grew most, if its growth is steady.
 fn of_growth(history: &History, name: &dyn Fn(u32) -> String) -> Option<Verdict> {
-    let looks = history.looks();
-    let (then, now) = (looks.first()?.parts.rss, looks.last()?.parts.rss);
+    let samples = history.samples();
+    let (then, now) = (samples.first()?.parts.rss, samples.last()?.parts.rss);
     let noise = MIN_GROWTH_BYTES.max(now / MIN_GROWTH_DIVISOR);
-    let of = |figure: fn(&Look) -> u64| trend(looks, figure, noise);
-    let explained = rise(looks, |look| look.parts.rss) / MIN_EXPLAINED_DIVISOR;
+    let of = |figure: fn(&Sample) -> u64| trend(samples, figure, noise);
+    let explained = rise(samples, |sample| sample.parts.rss) / MIN_EXPLAINED_DIVISOR;
     let live = of_live(history, noise);
     // The resident size decides whether growth is real: fresh slabs and large objects are not
     // resident before the program touches them.
     let grows = [
         (Cause::Leak, "live objects", live),
-        (Cause::Fragmentation, "free objects in partial slabs", of(|look| look.parts.partial)),
+        (Cause::Fragmentation, "free objects in partial slabs", of(|sample| sample.parts.partial)),
         (Cause::Cache, "free memory kept for reuse", of(kept)),
-        (Cause::Elsewhere, "memory that is not the allocator's", of(|look| look.parts.not_ours)),
+        (Cause::Elsewhere, "memory that is not the allocator's", of(|sample| sample.parts.not_ours)),
     ];
     let is_growth = |cause, growth: u64| match cause {
         Cause::Leak => is_certain(history, growth, noise),
@@ -131,7 +131,7 @@ fn of_growth(history: &History, name: &dyn Fn(u32) -> String) -> Option<Verdict>
         _ => None,
     });
     if let Some((growth, cause, what)) = rising.max_by_key(|(growth, ..)| *growth) {
-        let mut reasons = vec![format!("{what} grew by {} in {:.0} s", bytes(growth), growth_s(looks))];
+        let mut reasons = vec![format!("{what} grew by {} in {:.0} s", bytes(growth), growth_s(samples))];
         if cause == Cause::Leak {
             reasons.extend(fastest(history, name));
             reasons.push("a cache that still fills looks the same".to_owned());
@@ -152,14 +152,14 @@ fn of_growth(history: &History, name: &dyn Fn(u32) -> String) -> Option<Verdict>
 /// may lag by. A load of a few objects that comes and goes in sheaves looks like growth now and
 /// then.
 fn is_certain(history: &History, growth: u64, noise: u64) -> bool {
-    let looks = history.looks();
+    let samples = history.samples();
     // A rise cannot exceed what is live; there may be thousands of small caches.
     let caches = history.caches().filter(|(_, last)| last.live_bytes > last.unsure_bytes);
     let of_caches = caches.map(|(id, last)| {
-        let (lowest, lowest_now) = history.lowest_live_bytes(id, looks.len() / STRETCHES);
+        let (lowest, lowest_now) = history.lowest_live_bytes(id, samples.len() / STRETCHES);
         lowest_now.saturating_sub(lowest).saturating_sub(last.unsure_bytes)
     });
-    let certain = of_caches.fold(rise(looks, |look| look.large_bytes), u64::saturating_add);
+    let certain = of_caches.fold(rise(samples, |sample| sample.large_bytes), u64::saturating_add);
     is_enough(certain, growth, noise)
 }
 
@@ -171,13 +171,13 @@ fn is_enough(certain: u64, growth: u64, noise: u64) -> bool {
 /// How the live objects moved. The figures of a load that comes and goes in sheaves lag, and catch
 /// up all at once. Where the lag explains why growth is not steady, the resident size tells.
 fn of_live(history: &History, noise: u64) -> Trend {
-    let looks = history.looks();
-    let live = |look: &Look| look.parts.live;
-    let seen = trend(looks, live, noise);
-    if seen != Trend::Other || !matches!(trend(looks, |look| look.parts.rss, noise), Trend::Rises(_)) {
+    let samples = history.samples();
+    let live = |sample: &Sample| sample.parts.live;
+    let seen = trend(samples, live, noise);
+    if seen != Trend::Other || !matches!(trend(samples, |sample| sample.parts.rss, noise), Trend::Rises(_)) {
         return seen;
     }
-    let (lowest, growth) = (lows(looks, live), rise(looks, live));
+    let (lowest, growth) = (lows(samples, live), rise(samples, live));
     let steady = |stretch: usize| lowest[0] + growth / (STRETCHES as u64 - 1) * stretch as u64;
     let lag = unsure_bytes(history);
     if (0..STRETCHES).all(|stretch| lowest[stretch].abs_diff(steady(stretch)) <= lag) {
@@ -188,16 +188,16 @@ fn of_live(history: &History, noise: u64) -> Trend {
 }
 
 /// The lowest value of a figure in each stretch, so that a load that comes and goes is no growth.
-fn lows(looks: &[Look], figure: fn(&Look) -> u64) -> [u64; STRETCHES] {
-    let stretch = looks.len() / STRETCHES;
-    let recent = &looks[looks.len() - stretch * STRETCHES..];
+fn lows(samples: &[Sample], figure: fn(&Sample) -> u64) -> [u64; STRETCHES] {
+    let stretch = samples.len() / STRETCHES;
+    let recent = &samples[samples.len() - stretch * STRETCHES..];
     let lowest = |at: usize| recent[at * stretch..][..stretch].iter().map(figure).min().unwrap_or(0);
     std::array::from_fn(lowest)
 }
 
 /// The rise of a figure's lowest value from the first stretch to the last.
-fn rise(looks: &[Look], figure: fn(&Look) -> u64) -> u64 {
-    let lowest = lows(looks, figure);
+fn rise(samples: &[Sample], figure: fn(&Sample) -> u64) -> u64 {
+    let lowest = lows(samples, figure);
     lowest[STRETCHES - 1].saturating_sub(lowest[0])
 }
 
@@ -210,7 +210,7 @@ fn unsure_bytes(history: &History) -> u64 {
 
 /// The part that holds much of the resident memory now. Of the free objects `unsure` bytes may be
 /// live.
-fn of_shares(last: &Look, unsure: u64) -> Option<Verdict> {
+fn of_shares(last: &Sample, unsure: u64) -> Option<Verdict> {
     let parts = &last.parts;
     let stands_out = |part: u64| {
         part >= MIN_SHARE_BYTES
@@ -241,17 +241,17 @@ fn of_shares(last: &Look, unsure: u64) -> Option<Verdict> {
 }
 
 /// Free memory that the allocator keeps, and gives back under pressure.
-fn kept(look: &Look) -> u64 {
-    look.parts.cached.saturating_add(look.parts.empty).saturating_add(look.parts.dirty)
+fn kept(sample: &Sample) -> u64 {
+    sample.parts.cached.saturating_add(sample.parts.empty).saturating_add(sample.parts.dirty)
 }
 
 /// How a figure moved, by its lowest value in each stretch.
-fn trend(looks: &[Look], figure: fn(&Look) -> u64, noise: u64) -> Trend {
-    let lowest = lows(looks, figure);
-    let growth = rise(looks, figure);
-    // Looks seldom find a load that comes and goes at its lowest, so that the lowest values of
+fn trend(samples: &[Sample], figure: fn(&Sample) -> u64, noise: u64) -> Trend {
+    let lowest = lows(samples, figure);
+    let growth = rise(samples, figure);
+    // Samples seldom find a load that comes and goes at its lowest, so that the lowest values of
     // stretches differ by chance.
-    let last = looks[looks.len() - looks.len() / STRETCHES..].iter().map(figure);
+    let last = samples[samples.len() - samples.len() / STRETCHES..].iter().map(figure);
     let swing = last.max().unwrap_or(0).saturating_sub(lowest[STRETCHES - 1]);
     if growth < noise.max(swing / 2) || lowest.windows(2).any(|pair| pair[1] < pair[0]) {
         return Trend::Other;
@@ -269,16 +269,16 @@ fn trend(looks: &[Look], figure: fn(&Look) -> u64, noise: u64) -> Trend {
     }
 }
 
-/// The time in which a figure that rises steadily grew as [`trend`] finds: from the first look of
-/// the first stretch, which has its lowest value, to the first look of the last stretch.
-fn growth_s(looks: &[Look]) -> f64 {
-    let stretch = looks.len() / STRETCHES;
-    looks[looks.len() - stretch].at_s - looks[looks.len() - stretch * STRETCHES].at_s
+/// The time in which a figure that rises steadily grew as [`trend`] finds: from the first sample of
+/// the first stretch, which has its lowest value, to the first sample of the last stretch.
+fn growth_s(samples: &[Sample]) -> f64 {
+    let stretch = samples.len() / STRETCHES;
+    samples[samples.len() - stretch].at_s - samples[samples.len() - stretch * STRETCHES].at_s
 }
 
 /// The cache whose live objects grew most, by its lowest values in the first and the last stretch.
 fn fastest(history: &History, name: &dyn Fn(u32) -> String) -> Option<String> {
-    let stretch = history.looks().len() / STRETCHES;
+    let stretch = history.samples().len() / STRETCHES;
     let growth = |(id, _): (u32, &CachePoint)| {
         let (then, now) = history.lowest_live_bytes(id, stretch);
         (now.saturating_sub(then), id)
@@ -291,66 +291,66 @@ fn fastest(history: &History, name: &dyn Fn(u32) -> String) -> Option<String> {
 mod tests {
     use super::*;
     use crate::accounts::Parts;
-    use crate::top::history::{CachePoint, Look, Point};
+    use crate::top::history::{CachePoint, Point, Sample};
 
     const MIB: u64 = 1 << 20;
 
-    /// Judges these looks.
+    /// Judges these samples.
     fn verdict_of(points: impl Iterator<Item = Point>) -> Verdict {
         let mut history = History::default();
         points.for_each(|point| history.push(point));
         verdict(&history, &|id| format!("cache {id}"))
     }
 
-    fn point(look: u64, parts: Parts, large_bytes: u64, caches: &[(u32, CachePoint)]) -> Point {
-        Point { look: Look { at_s: look as f64, parts, large_bytes }, caches: caches.to_vec() }
+    fn point(sample: u64, parts: Parts, large_bytes: u64, caches: &[(u32, CachePoint)]) -> Point {
+        Point { sample: Sample { at_s: sample as f64, parts, large_bytes }, caches: caches.to_vec() }
     }
 
-    /// A process of 100 MiB, mostly live, watched for `looks` seconds.
-    fn staged(looks: u64, change: impl Fn(u64, &mut Parts)) -> Cause {
-        judged(looks, change).cause
+    /// A process of 100 MiB, mostly live, watched for `samples` seconds.
+    fn staged(samples: u64, change: impl Fn(u64, &mut Parts)) -> Cause {
+        judged(samples, change).cause
     }
 
-    fn judged(looks: u64, change: impl Fn(u64, &mut Parts)) -> Verdict {
-        let staged = |look: u64| {
+    fn judged(samples: u64, change: impl Fn(u64, &mut Parts)) -> Verdict {
+        let staged = |sample: u64| {
             let mut parts = Parts { live: 80 * MIB, not_ours: 15 * MIB, ..Parts::default() };
-            change(look, &mut parts);
+            change(sample, &mut parts);
             parts.rss = parts.named().iter().map(|(_, bytes)| bytes).sum();
             let live_bytes = parts.live;
             let cache = CachePoint { live_bytes, ..CachePoint::default() };
             let still = CachePoint { live_bytes: MIB, ..CachePoint::default() };
-            point(look, parts, 0, &[(3, cache), (5, still)])
+            point(sample, parts, 0, &[(3, cache), (5, still)])
         };
-        verdict_of((0..looks).map(staged))
+        verdict_of((0..samples).map(staged))
     }
 
     #[test]
     fn a_fast_and_a_slow_leak() {
-        let fast = judged(120, |look, parts| parts.live += look * MIB);
+        let fast = judged(120, |sample, parts| parts.live += sample * MIB);
         assert_eq!(fast.cause, Cause::Leak);
         assert_eq!(fast.reasons[0], "live objects grew by 90 MiB in 90 s");
         assert_eq!(fast.reasons[1], "most in cache 3: 90 MiB");
-        assert_eq!(staged(300, |look, parts| parts.live += look * 8 * 1024), Cause::Leak);
+        assert_eq!(staged(300, |sample, parts| parts.live += sample * 8 * 1024), Cause::Leak);
     }
 
     #[test]
     fn a_leak_below_a_load_that_comes_and_goes() {
-        let cause = staged(240, |look, parts| parts.live += look * 100_000 + look % 20 * MIB);
+        let cause = staged(240, |sample, parts| parts.live += sample * 100_000 + sample % 20 * MIB);
         assert_eq!(cause, Cause::Leak);
     }
 
     #[test]
     fn a_leak_below_a_load_whose_figures_lag() {
         let judged = |unsure_bytes: u64, leaks: bool| {
-            let staged = |look: u64| {
-                let leak = if leaks { look * MIB / 10 } else { look.min(30) * MIB / 3 };
+            let staged = |sample: u64| {
+                let leak = if leaks { sample * MIB / 10 } else { sample.min(30) * MIB / 3 };
                 // The program holds 8 MiB now and then. Its figures stand still for a stretch.
-                let load = if look / 30 == 2 { 8 * MIB } else { 0 };
+                let load = if sample / 30 == 2 { 8 * MIB } else { 0 };
                 let (live, rss) = (80 * MIB + leak + load, 100 * MIB + leak);
                 let of_leak = CachePoint { live_bytes: leak, ..CachePoint::default() };
-                let of_load = CachePoint { live_bytes: load, unsure_bytes, slow: look, ..of_leak };
+                let of_load = CachePoint { live_bytes: load, unsure_bytes, slow: sample, ..of_leak };
                 let parts = Parts { live, rss, ..Parts::default() };
-                point(look, parts, 0, &[(3, of_leak), (5, of_load)])
+                point(sample, parts, 0, &[(3, of_leak), (5, of_load)])
             };
             verdict_of((0..120).map(staged)).cause
         };
@@ -361,28 +361,28 @@ mod tests {
 
     #[test]
     fn a_load_that_comes_and_goes_is_none() {
-        assert_eq!(staged(240, |look, parts| parts.live += look % 20 * 4 * MIB), Cause::NotKnown);
+        assert_eq!(staged(240, |sample, parts| parts.live += sample % 20 * 4 * MIB), Cause::NotKnown);
     }
 
     #[test]
-    fn a_load_whose_lows_the_looks_seldom_see_is_none() {
+    fn a_load_whose_lows_the_samples_seldom_see_is_none() {
         for seed in 1..200 {
             // Levels by chance, of 16 MiB in all.
-            let load = |look: u64| (look + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-            assert_eq!(staged(80, |look, parts| parts.live += load(look)), Cause::NotKnown, "{seed}");
+            let load = |sample: u64| (sample + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            assert_eq!(staged(80, |sample, parts| parts.live += load(sample)), Cause::NotKnown, "{seed}");
         }
     }
 
     #[test]
     fn growth_that_the_lag_of_figures_explains_is_none() {
         let judged = |unsure_bytes: u64, large: bool| {
-            let staged = |look: u64| {
-                let live = 80 * MIB + look * MIB / 10;
-                let parts = Parts { live, rss: 100 * MIB + look * MIB / 10, ..Parts::default() };
+            let staged = |sample: u64| {
+                let live = 80 * MIB + sample * MIB / 10;
+                let parts = Parts { live, rss: 100 * MIB + sample * MIB / 10, ..Parts::default() };
                 let live_bytes = if large { 0 } else { live };
-                let cache = CachePoint { live_bytes, unsure_bytes, slow: look, ..CachePoint::default() };
+                let cache = CachePoint { live_bytes, unsure_bytes, slow: sample, ..CachePoint::default() };
                 let large_bytes = if large { live } else { 0 };
-                point(look, parts, large_bytes, &[(3, cache)])
+                point(sample, parts, large_bytes, &[(3, cache)])
             };
             verdict_of((0..120).map(staged)).cause
         };
@@ -391,11 +391,11 @@ mod tests {
         assert_eq!(judged(9 * MIB, true), Cause::Leak);
         // Free memory, too.
         let kept = |unsure_bytes: u64| {
-            let staged = |look: u64| {
-                let empty = look * MIB / 10;
+            let staged = |sample: u64| {
+                let empty = sample * MIB / 10;
                 let parts = Parts { empty, live: 80 * MIB, rss: 90 * MIB + empty, ..Parts::default() };
-                let cache = CachePoint { unsure_bytes, slow: look, ..CachePoint::default() };
-                point(look, parts, 0, &[(3, cache)])
+                let cache = CachePoint { unsure_bytes, slow: sample, ..CachePoint::default() };
+                point(sample, parts, 0, &[(3, cache)])
             };
             verdict_of((0..120).map(staged)).cause
         };
@@ -405,11 +405,11 @@ mod tests {
     #[test]
     fn free_objects_that_the_lag_of_figures_explains_do_not_stand_out() {
         let judged = |unsure_bytes: u64, is_used: bool| {
-            let staged = |look: u64| {
+            let staged = |sample: u64| {
                 let parts = Parts { cached: 40 * MIB, live: 50 * MIB, rss: 90 * MIB, ..Parts::default() };
-                let slow = if is_used { look } else { 7 };
+                let slow = if is_used { sample } else { 7 };
                 let cache = CachePoint { unsure_bytes, slow, ..CachePoint::default() };
-                point(look, parts, 0, &[(3, cache)])
+                point(sample, parts, 0, &[(3, cache)])
             };
             verdict_of((0..80).map(staged)).cause
         };
@@ -419,28 +419,28 @@ mod tests {
 
     #[test]
     fn a_cache_that_fills_and_stays() {
-        let fill = |look: u64, parts: &mut Parts| parts.live += look.min(100) * MIB;
+        let fill = |sample: u64, parts: &mut Parts| parts.live += sample.min(100) * MIB;
         assert_eq!(staged(240, fill), Cause::Cache);
     }
 
     #[test]
     fn a_little_growth_that_stays_is_none() {
-        let fill = |look: u64, parts: &mut Parts| parts.live += look.min(100) * 64 * 1024;
+        let fill = |sample: u64, parts: &mut Parts| parts.live += sample.min(100) * 64 * 1024;
         assert_eq!(staged(240, fill), Cause::NotKnown);
     }
 
     #[test]
     fn free_memory_of_a_process_that_shrinks_is_no_growth() {
-        let sinks = |look: u64, parts: &mut Parts| {
-            parts.live -= look * 64 * 1024;
-            parts.dirty += look * 32 * 1024;
+        let sinks = |sample: u64, parts: &mut Parts| {
+            parts.live -= sample * 64 * 1024;
+            parts.dirty += sample * 32 * 1024;
         };
         assert_eq!(staged(240, sinks), Cause::NotKnown);
     }
 
     #[test]
     fn a_start_that_is_too_young_to_judge() {
-        let young = judged(30, |look, parts| parts.live += look * MIB);
+        let young = judged(30, |sample, parts| parts.live += sample * MIB);
         assert_eq!(young.cause, Cause::NotKnown);
         assert!(young.reasons[0].contains("seen 29 s"), "{:?}", young.reasons);
         assert_eq!(verdict_of(std::iter::empty()).cause, Cause::NotKnown);
@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn holes_in_slabs() {
         assert_eq!(staged(2, |_, parts| parts.partial = 60 * MIB), Cause::Fragmentation);
-        assert_eq!(staged(120, |look, parts| parts.partial += look * MIB), Cause::Fragmentation);
+        assert_eq!(staged(120, |sample, parts| parts.partial += sample * MIB), Cause::Fragmentation);
         // Pages of the holes that were never touched, or that went back.
         let absent = |_, parts: &mut Parts| (parts.partial, parts.absent) = (60 * MIB, 55 << 20);
         assert_eq!(staged(2, absent), Cause::NotKnown);
@@ -457,8 +457,8 @@ mod tests {
 
     #[test]
     fn free_memory_between_two_waves_is_none() {
-        let waves = |look: u64, parts: &mut Parts| {
-            (parts.live, parts.empty) = if look % 4 == 3 { (9 * MIB, 40 * MIB) } else { (49 * MIB, 0) };
+        let waves = |sample: u64, parts: &mut Parts| {
+            (parts.live, parts.empty) = if sample % 4 == 3 { (9 * MIB, 40 * MIB) } else { (49 * MIB, 0) };
         };
         assert_eq!(staged(80, waves), Cause::NotKnown);
     }
@@ -472,11 +472,11 @@ mod tests {
 
     #[test]
     fn mappings_and_stacks_beside_the_allocator() {
-        assert_eq!(staged(120, |look, parts| parts.not_ours += look * MIB), Cause::Elsewhere);
+        assert_eq!(staged(120, |sample, parts| parts.not_ours += sample * MIB), Cause::Elsewhere);
         let big = |_, parts: &mut Parts| (parts.live, parts.not_ours) = (9 * MIB, 90 * MIB);
         assert_eq!(staged(2, big), Cause::Elsewhere);
-        let guessed = |look, parts: &mut Parts| {
-            big(look, parts);
+        let guessed = |sample, parts: &mut Parts| {
+            big(sample, parts);
             parts.is_estimated = true;
         };
         assert_eq!(staged(2, guessed), Cause::NotKnown);
@@ -485,9 +485,9 @@ mod tests {
     #[test]
     fn a_part_that_explains_little_of_the_growth_is_none() {
         let grows = |elsewhere: u64| {
-            staged(120, |look, parts| {
-                parts.slack += look * MIB;
-                parts.not_ours += look * elsewhere;
+            staged(120, |sample, parts| {
+                parts.slack += sample * MIB;
+                parts.not_ours += sample * elsewhere;
             })
         };
         assert_eq!([grows(MIB / 8), grows(MIB)], [Cause::NotKnown, Cause::Elsewhere]);
@@ -498,12 +498,12 @@ mod tests {
         assert_eq!(staged(300, |_, _| {}), Cause::NotKnown);
         let small = |_, parts: &mut Parts| (parts.live, parts.not_ours, parts.partial) = (MIB, 2 * MIB, MIB);
         assert_eq!(staged(300, small), Cause::NotKnown);
-        assert_eq!(staged(300, |look, parts| parts.live += look % 3 * 4096), Cause::NotKnown);
+        assert_eq!(staged(300, |sample, parts| parts.live += sample % 3 * 4096), Cause::NotKnown);
     }
 
     #[test]
     fn growth_that_turns_is_not_judged() {
-        let turns = |look: u64, parts: &mut Parts| parts.live += look.min(240 - look) * MIB;
+        let turns = |sample: u64, parts: &mut Parts| parts.live += sample.min(240 - sample) * MIB;
         assert_eq!(staged(240, turns), Cause::NotKnown);
     }
 }

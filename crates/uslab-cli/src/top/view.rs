@@ -17,7 +17,7 @@ const KEYS: &str = "\
 up down PgUp PgDn   select a cache        enter   its page        esc   back
 s   sort by the next column               r       reverse
 /   filter by name: letters, then enter   space   pause
-+ -   look less or more often             p       pressure and shrinkers
++ -   update less or more often             p       pressure and shrinkers
 q     quit
 
 The first lines divide the resident memory; the parts add up to it.

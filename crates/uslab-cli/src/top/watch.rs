@@ -1,4 +1,4 @@
-//! Looks at one process again and again, and notices when it ends or becomes another program.
+//! Samples one process again and again, and notices when it ends or becomes another program.
 
 use std::time::Instant;
 
@@ -25,19 +25,19 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Finds the process and takes the first look.
+    /// Finds the process and takes the first sample.
     pub fn start(pid: i32, copy: Option<u32>, interval_s: f64, scale: f64) -> Result<(Watch, App), Failure> {
         let snapshot = find_copy(pid, copy)?;
         let command = shown_command(&snapshot);
         let (start_ns, copy) = (snapshot.start_ns, snapshot.copy);
         let mut watch = Watch { pid, copy, start_ns, since: Instant::now(), scale };
         let mut app = App::new(command, snapshot, interval_s);
-        watch.look(&mut app);
+        watch.sample(&mut app);
         Ok((watch, app))
     }
 
-    /// Takes a look. Of a process that is gone, the last figures stay, and the event says so.
-    pub fn look(&mut self, app: &mut App) {
+    /// Takes a sample. Of a process that is gone, the last figures stay, and the event says so.
+    pub fn sample(&mut self, app: &mut App) {
         let pid = self.pid;
         if !process::runs(pid) {
             app.event = Some(format!("process {pid} has ended: these are its last figures"));
