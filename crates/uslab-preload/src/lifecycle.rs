@@ -2,6 +2,11 @@
 
 use core::ffi::c_int;
 
+unsafe extern "C" {
+    /// C11's. The first 32 functions take no memory.
+    fn at_quick_exit(function: extern "C" fn()) -> c_int;
+}
+
 /// Reads the environment and the system when the library is loaded: the program may forbid these
 /// calls later. The first allocation maps memory. The core registers its fork handlers at load too,
 /// before the program registers any: so at a fork its prepare handler runs last, after handlers
@@ -9,6 +14,8 @@ use core::ffi::c_int;
 extern "C" fn at_load() {
     #[cfg(target_env = "gnu")]
     crate::signal::at_load();
+    // SAFETY: the library is never unloaded, so the function stays. A refusal leaves a file behind.
+    unsafe { at_quick_exit(at_quick_end) };
     uslab::reclaim::start();
     uslab::debug::guard::start_from_environment();
     uslab::internal::start_profile();
@@ -27,6 +34,11 @@ extern "C" fn at_unload() {
     uslab::internal::finish_snapshot();
     uslab::internal::write_profile_at_exit();
     uslab::internal::report_leaks_at_exit();
+}
+
+/// Removes the figures that the process has published. `quick_exit` runs no `.fini_array`.
+extern "C" fn at_quick_end() {
+    uslab::internal::finish_snapshot();
 }
 
 /// Ends the process at once, as the C library's function does, without the figures that it has
