@@ -118,7 +118,7 @@ typedef struct uslab_cache_options {
                                      any thread; it must not use the cache, throw or longjmp */
     unsigned min_objects;         /* objects of a slab, if max_order allows; 0: by the number of CPUs */
     unsigned min_order;           /* a slab takes at least 2^min_order pages of 4 KiB */
-    unsigned max_order;           /* at most 2^max_order, unless one object needs more; 0: 3; max. 8 */
+    unsigned max_order;           /* at most 2^max_order, unless one object needs more; 0: 3; >8: 8 */
     unsigned sheaf_capacity;      /* objects in each of a CPU's two sheaves; 0: adapts to use */
     unsigned numa_policy;         /* USLAB_NUMA_LOCAL, ... */
     unsigned numa_node;           /* for USLAB_NUMA_BIND; otherwise 0 */
@@ -331,7 +331,7 @@ typedef struct uslab_shrink_control {
  * owed. */
 #define USLAB_SHRINK_STOP ((size_t)-1)
 
-/* As `seeks`: an entry costs nothing to make again, and each pass takes half of the entries. */
+/* As `seeks`: an entry costs nothing to make again; each round of a pass takes half of them. */
 #define USLAB_SEEKS_NONE (~0u)
 
 /*

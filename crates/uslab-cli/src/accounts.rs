@@ -13,7 +13,7 @@
 //! | cached | objects in sheaves and barns × distance, as of the last slow path of each CPU |
 //! | partial | free objects × distance in slabs that also hold objects in use, less the pages of slabs that are not charged: not used yet, or given back |
 //! | empty | slabs with every object free |
-//! | other | used pages that belong to no listed cache: those of private heaps |
+//! | other | used pages that belong to no listed cache: those of private heaps and of the heap profile |
 //! | dirty | free pages with memory behind them |
 //! | metadata | resident bytes of the arena's tables; an upper bound where the kernel tells nothing |
 //! | absent | bytes of the parts above that are not resident: never touched, or swapped out |

@@ -49,7 +49,11 @@ Environment:
   USLAB_SNAPSHOT  directory of the snapshots; auto, or nothing: /dev/shm/uslab-UID
   USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`)
   USLAB_DEBUG     caches to debug (the same as `run --debug`)
-  USLAB_LEAKS     1: report leaks at exit (the same as `run --leaks`)";
+  USLAB_LEAKS     1: report leaks at exit (the same as `run --leaks`)
+
+Exit status:
+  0 on success, 1 when a command fails, 2 for a wrong command line. `uslab help run` and `uslab help
+  validate` list further ones.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -131,7 +135,7 @@ uslab_process_resident_bytes plus uslab_absent_bytes.
   cached    objects in sheaves and barns
   partial   free objects in slabs that also hold objects in use
   empty     slabs with every object free
-  other     pages of private heaps
+  other     pages of private heaps, and of the heap profile while it runs
   dirty     free pages that still have memory behind them
   metadata  the allocator's tables
   not_ours  code, stacks, files, and memory of other allocators";
@@ -291,8 +295,8 @@ pub struct Info {
     #[arg(value_parser = process_id)]
     pub pid: Option<i32>,
 
-    /// The copy of the library, if the process contains several (that with the most memory
-    /// otherwise)
+    /// Which copy of the library, if the process contains several; by default the one with the most
+    /// memory
     #[arg(long, value_name = "N", requires = "pid", value_parser = copy_number())]
     pub copy: Option<u32>,
 
@@ -324,8 +328,8 @@ pub struct Top {
     #[arg(value_parser = process_id)]
     pub pid: Option<i32>,
 
-    /// The copy of the library, if the process contains several (that with the most memory
-    /// otherwise)
+    /// Which copy of the library, if the process contains several; by default the one with the most
+    /// memory
     #[arg(long, value_name = "N", value_parser = copy_number())]
     pub copy: Option<u32>,
 

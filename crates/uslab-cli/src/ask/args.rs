@@ -35,7 +35,7 @@ Examples:
   uslab shrink 4711                       release all free memory of the allocator to the system
   uslab shrink 4711 session               that of one cache
 
-Caches in use need a page fault for each page that they take again.";
+Afterwards the program pays a page fault for each of these pages that it uses again.";
 
 pub const LIMIT_EXAMPLES: &str = "\
 Examples:
@@ -43,7 +43,8 @@ Examples:
   uslab limit 4711 0 0                    no limits
 
 The limits count what the allocator holds. They replace those that the program has set, and take
-effect at once. A program that links the Rust crate accepts them only if it uses limits itself.";
+effect at once. A program that links the Rust crate accepts them only if it uses some part of
+uslab::reclaim, or sets a limit.";
 
 /// The number of a copy of the library in a process.
 pub fn copy_number() -> clap::builder::RangedI64ValueParser<u32> {
@@ -57,8 +58,8 @@ pub struct Asked {
     #[arg(value_parser = process_id)]
     pub pid: i32,
 
-    /// The copy of the library, if the process contains several (that with the most memory
-    /// otherwise)
+    /// Which copy of the library, if the process contains several; by default the one with the most
+    /// memory
     #[arg(long, value_name = "N", value_parser = copy_number())]
     pub copy: Option<u32>,
 

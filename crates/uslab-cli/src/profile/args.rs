@@ -21,7 +21,7 @@ Examples:
 
 The process samples about one allocation in 512 KiB, at random. Figures are estimates of all
 allocations. This command resolves the symbols: the process reads no file. Text shows the ages of
-the samples in use, and names how the program keeps them:
+the samples in use, and labels each call stack by how the program keeps its objects:
   start     allocated near the start of the profile, and kept since
   grows     objects of all ages, and none was freed: a leak looks like this
   turns     none is old: a cache that renews itself, or work in progress
@@ -76,8 +76,8 @@ pub struct Profile {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// The copy of the library, if the process contains several (that with the most memory
-    /// otherwise)
+    /// Which copy of the library, if the process contains several; by default the one with the most
+    /// memory
     #[arg(long, value_name = "N", value_parser = copy_number())]
     pub copy: Option<u32>,
 

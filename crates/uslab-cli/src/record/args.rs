@@ -33,8 +33,8 @@ pub struct Record {
     #[arg(short, long, value_name = "FILE", value_parser = plain_file())]
     pub output: PathBuf,
 
-    /// The copy of the library, if the process contains several (that with the most memory
-    /// otherwise)
+    /// Which copy of the library, if the process contains several; by default the one with the most
+    /// memory
     #[arg(long, value_name = "N", value_parser = copy_number())]
     pub copy: Option<u32>,
 

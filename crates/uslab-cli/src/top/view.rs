@@ -26,7 +26,7 @@ The first lines divide the resident memory; the parts add up to it.
   cached    objects in sheaves and barns
   partial   free objects in slabs that also hold objects in use
   empty     slabs with every object free
-  other     pages of private heaps
+  other     pages of private heaps, and of the heap profile
   dirty     free pages that still have memory behind them
   absent    bytes of these that are not resident: untouched, or swapped out
   not ours  code, stacks, files, and memory of other allocators

@@ -64,7 +64,7 @@ impl fmt::Debug for Busy {
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} objects live:", self.objects)?;
+        write!(f, "{} {} live:", self.objects, if self.objects == 1 { "object" } else { "objects" })?;
         for &object in self.first.iter().take_while(|object| !object.is_null()) {
             write!(f, " {object:p}")?;
         }

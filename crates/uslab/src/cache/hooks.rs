@@ -60,7 +60,9 @@ impl Hooks {
         listen: None,
         check: || Ok(()),
         check_objects: || 0,
-        set_limit: |_, _| Err("the program was linked without limits: it uses none itself"),
+        set_limit: |_, _| {
+            Err("the program was linked without limits: it sets none, and uses no part of uslab::reclaim")
+        },
     };
 }
 

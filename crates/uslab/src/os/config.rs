@@ -90,8 +90,8 @@ pub const VARIABLES: [Variable; 26] = [
               to the effective user or root, give no other user the right to write, and be no link; otherwise \
               nothing is published, and a line on standard error names the reason. If it is missing, \
               cannot be opened, or has no room for a file of 16 MiB, the library publishes nothing and prints no \
-              line, since children in another root inherit the variable. `uslab run` sets it for \
-              the program, and `uslab info` looks there instead of in `/dev/shm/uslab-UID`. The process's user \
+              line, because a child in another root may not see it. `uslab run` sets the variable for the program, \
+              and makes the directory (mode 700) if it is missing; `uslab info` looks there instead of in `/dev/shm/uslab-UID`. The process's user \
               and root can then also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
         is_harmless: false,
     },
@@ -120,9 +120,9 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "milliseconds, `-1` or `never`",
         default: "1000",
-        doc: "How long free memory stays before it returns to the system. Free pages inside slabs in use \
-              return once no object of the slab was taken or freed for that long less half a second, and at \
-              least for half a second. `0`: free memory returns at once, at the price of a system call for \
+        doc: "How long free memory stays before it returns to the system. The free pages of a slab in use return \
+              once the program has left the slab alone for that time minus half a second, and never less than \
+              half a second. Values from 1 to 19 count as 20. `0`: free memory returns at once, at the price of a system call for \
               each free that empties a page; free pages inside slabs in use return within half a second. `-1` or `never`: it \
               returns under pressure, at limits and when it is asked for. `uslab::set_decay` and \
               `uslab_set_decay_ms` override it.",
@@ -134,8 +134,8 @@ pub const VARIABLES: [Variable; 26] = [
         values: "`auto`, `never`, `always`",
         default: "`auto`: where a heap of more than 20 MiB grows and is dense",
         doc: "When huge pages back memory. `always`: from the first page on, and free memory returns in \
-              pieces of 2 MiB only, unless memory is short. `auto` gives none where free memory must \
-              return at once: with `USLAB_REAPER=0` or `USLAB_DECAY_MS=0`, and under a limit on addresses \
+              pieces of 2 MiB only, unless memory is short. With `auto` memory gets none where it must \
+              return at once when it is free: with `USLAB_REAPER=0` or `USLAB_DECAY_MS=0`, and under a limit on addresses \
               (`ulimit -v`, `ulimit -d`, strict overcommit). Within an eighth of a limit no memory gets \
               huge pages, and none does where the system's setting is `never`. `uslab::set_huge_pages` and \
               `uslab_set_huge_pages` override it.",
@@ -144,21 +144,21 @@ pub const VARIABLES: [Variable; 26] = [
     Variable {
         name: ON_MISUSE,
         read_by: "the library",
-        values: "`report`",
-        default: "report and abort",
+        values: "`report`, `abort`",
+        default: "`abort`: report and abort",
         doc: "Report a misused pointer and go on; the call does nothing. \
               [SAFETY.md](../../SAFETY.md#what-is-caught-and-when) lists what is caught when.",
         is_harmless: false,
     },
     Variable {
         name: GUARD,
-        read_by: "the shared libraries",
-        values: "`1`, milliseconds, or `all`; then `,left`, `,right`, `,slots=N`",
+        read_by: "the C libraries",
+        values: "`1`, milliseconds, or `all`; then `,left`, `,right`, `,slots=N`; or `0`",
         default: "no allocation is guarded",
         doc: "Put about one allocation in so many milliseconds (`1`: in 100) between guard pages, and report \
               an overflow or a use after free as it happens: [guard pages](security.md#guard-pages). `all`: \
               every allocation, as long as there are slots, for tests. `left` and `right`: the side of the \
-              slot that objects touch, instead of one at random, or of `right` with `all`. `slots=N`: N slots \
+              slot that objects touch; by default a random one, and with `all` the right. `slots=N`: N slots \
               for objects up to 1 KiB, and as many for larger ones, instead of 64, or 1024 with `all`. \
               `uslab run --guard` sets it.",
         is_harmless: false,
@@ -184,18 +184,18 @@ pub const VARIABLES: [Variable; 26] = [
     },
     Variable {
         name: LEAKS,
-        read_by: "the shared libraries",
-        values: "`1`, `report`",
+        read_by: "the C libraries",
+        values: "`1`, `report`, `0`",
         default: "leaks are not searched for",
         doc: "At exit, report the objects that no pointer leads to, with the stacks of their allocations; see \
               [debugging](debugging.md#leaks). `1`: a process that leaks ends with status 23. `report`: it \
               keeps its status. Every cache then records who allocated, as with letter U. \
-              `uslab run --leaks` sets it.",
+              A Rust program does only this, for `find_leaks`. `uslab run --leaks` sets it.",
         is_harmless: false,
     },
     Variable {
         name: LEAK_SUPPRESSIONS,
-        read_by: "the shared libraries",
+        read_by: "the C libraries",
         values: "a path",
         default: "all leaks are reported",
         doc: "A file of lines `leak:PATTERN`, in LeakSanitizer's syntax: leaks are not reported where a \
@@ -204,8 +204,8 @@ pub const VARIABLES: [Variable; 26] = [
     },
     Variable {
         name: PROFILE,
-        read_by: "the shared libraries",
-        values: "`1`, bytes",
+        read_by: "the C libraries",
+        values: "`1`, bytes, `0`",
         default: "the heap is not profiled",
         doc: "Profile the heap from the start: one allocation in so many bytes is a sample (`1`: in 524288); \
               see [seeing inside](seeing-inside.md#heap-profile). `uslab run --profile` sets it.",
@@ -213,7 +213,7 @@ pub const VARIABLES: [Variable; 26] = [
     },
     Variable {
         name: PROFILE_FILE,
-        read_by: "the shared libraries",
+        read_by: "the C libraries",
         values: "a path",
         default: "no profile is written at exit",
         doc: "Write the heap profile at exit to this path, followed by `.` and the process id. A program that \
@@ -237,10 +237,10 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "bytes",
         default: "1572864 (1.5 MiB), or 1/64 of the memory of slabs divided by the CPUs, if that is more; \
-                  sheaves of the default capacity are not counted. Objects of 33 KiB to 1 MiB: 16 MiB on up \
+                  of sheaves larger than the default alone. Objects of 33 KiB to 1 MiB: 16 MiB on up \
                   to four CPUs; a quarter of that in larger processes without a background thread",
-        doc: "Upper bound on what the sheaves of one CPU hold, over all caches. Sheaves of two objects are \
-              not counted. Objects of 33 KiB to 1 MiB have a second bound of that size.",
+        doc: "Upper bound on what the sheaves of one CPU hold, over all caches. The library then counts every \
+              sheaf of more than two objects. Objects of 33 KiB to 1 MiB have a second bound of that size.",
         is_harmless: true,
     },
     Variable {
@@ -256,7 +256,7 @@ pub const VARIABLES: [Variable; 26] = [
     },
     Variable {
         name: STATS,
-        read_by: "the shared libraries",
+        read_by: "the C libraries",
         values: "`1`",
         default: "no report",
         doc: "At exit, write a summary of the process's memory and a table of its caches to standard \
@@ -270,7 +270,8 @@ pub const VARIABLES: [Variable; 26] = [
         default: "each variable's own default",
         doc: "Several settings in one: `decay_ms=0,limit=80%,90%`. A program can carry such a string itself: \
               [settings in the program](README.md#settings-in-the-program). A setting's own variable \
-              overrides this one, which overrides the program's string. `uslab run --conf` sets it.",
+              overrides this one, which overrides the program's string. Some variables [cannot be set \
+              here](README.md#settings-in-the-program). `uslab run --conf` sets it.",
         is_harmless: false,
     },
     Variable {
@@ -554,7 +555,7 @@ pub fn is_wrong(name: &str, text: &[u8]) -> bool {
         DECAY_MS => ![&b"-1"[..], b"never"].contains(&text) && number_of(text).is_none(),
         HUGE_PAGES => ![&b"auto"[..], b"never", b"always"].contains(&text),
         ON_MISUSE => ![&b"report"[..], b"abort"].contains(&text),
-        CPU_BYTES => number_of(text).is_none(),
+        CPU_BYTES | SNAPSHOT_READER => number_of(text).is_none(),
         GUARD => Guard::of(text).is_none(),
         LEAKS => AtExit::of(text).is_none(),
         PROFILE => profile_period(text).is_none(),

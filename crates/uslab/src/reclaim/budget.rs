@@ -49,8 +49,9 @@ impl core::error::Error for LimitError {}
 ///   threads reclaim, once the arena exceeds 16 MiB.
 /// * An allocation that would exceed `hard_bytes` first reclaims, on the allocating thread, and
 ///   runs callbacks of shrinkers, until it succeeds. If shrinkers have nothing left, it fails: null
-///   with ENOMEM, `None`, `AllocError`. It never ends the process by itself, although Rust does so
-///   for collections such as `Vec`. Frees always work, even if the limit is below the memory held.
+///   with ENOMEM, `None`, `AllocError`. The limit never ends the process. Rust's `Vec` and other
+///   collections do, when an allocation fails. Frees always work, even if the limit is below the
+///   memory held.
 ///
 /// The limits count whole pages: those of slabs, those of large objects, and free pages that still
 /// have memory. They do not count the allocator's own tables, about 2 %.

@@ -43,14 +43,16 @@ impl<'a> Suppressions<'a> {
         let Some(path) = CStr::from_bytes_until_nul(&path).ok().filter(|path| !path.is_empty()) else {
             return Suppressions { text: &[] };
         };
+        let name = path.to_bytes().escape_ascii();
         let tell = |line: usize, why: &str| {
             if is_told {
-                let path = path.to_bytes().escape_ascii();
-                os::report::print(format_args!("suppressions of leaks: {path}, line {line}: {why}"));
+                os::report::print(format_args!("suppressions of leaks: {name}, line {line}: {why}"));
             }
         };
         let Some(mut file) = os::file::Reader::open(path) else {
-            tell(1, "the file cannot be read");
+            if is_told {
+                os::report::print(format_args!("suppressions of leaks: {name} cannot be read"));
+            }
             return Suppressions { text: &[] };
         };
         let mut used = 0;

@@ -192,8 +192,11 @@ fn tell_zone(
             let before = Bytes(pointer - range.start);
             write!(f, "underflow of {pointer:#x}: {bytes} changed, the first {before} before ")?;
         } else {
-            let behind = Bytes(range.start - pointer - used);
-            write!(f, "overflow of {pointer:#x}: {bytes} changed, the first {behind} behind ")?;
+            write!(f, "overflow of {pointer:#x}: {bytes} changed, the first ")?;
+            match range.start - pointer - used {
+                0 => f.write_str("right behind ")?,
+                behind => write!(f, "{} behind ", Bytes(behind))?,
+            }
         }
         match state {
             ALLOCATED => write!(f, "the {asked} of an object of {name}"),
