@@ -4,12 +4,21 @@
 use super::{compile, run};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use uslab_tests::harness::{Mode, Scratch, artifacts};
+use uslab_tests::harness::{Mode, Program, Scratch, artifacts};
 
 both_modes!(
     auto => a_plain_process_is_seen,
-    exits => |mode| run("exits", &[], mode),
+    exits => figures_leave_with_the_process,
 );
+
+fn figures_leave_with_the_process(mode: Mode) {
+    run("exits", &[], mode);
+    // No process waits for the figures.
+    let scratch = Scratch::new("exits");
+    let program = compile(&scratch, "exits", &[]);
+    let outcome = Program::new(program).env("USLAB_SNAPSHOT_READER", "").limit_s(60).run(&scratch, mode);
+    outcome.expect(outcome.succeeded() && outcome.stdout() == "ok\n", "a file is left");
+}
 
 fn a_plain_process_is_seen(mode: Mode) {
     let Some(command) = &artifacts().command else { return };

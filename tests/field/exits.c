@@ -3,6 +3,7 @@
  */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 #include "check.h"
@@ -40,6 +41,13 @@ int main(void) {
     if (child == 0) _exit(3);
     expect(child, 3);
     CHECK(files() == 1);
+    /* Process 1 of a pid namespace has a parent without an id. Needs privileges. */
+    if (unshare(CLONE_NEWPID) == 0) {
+        child = fork();
+        if (child == 0) _exit(files());
+        expect(child, 2);
+        CHECK(files() == 1);
+    }
     puts("ok");
     fflush(stdout);
     _exit(0);

@@ -336,11 +336,18 @@ pub(super) fn publish_in_child(
 /// `uslab run --stats` waits only for the process that it started, its child. It puts its own id
 /// into `USLAB_SNAPSHOT_READER`.
 pub fn finish() {
-    // A `vfork` child that exits runs in its parent's memory, and the figures are the parent's.
-    if !PUBLISHED.load(Relaxed) || header().pid.load(Relaxed) != os::file::process_id() {
+    // A `vfork` child that exits runs in its parent's memory, and the figures are the parent's. In
+    // a pid namespace of its own it may have the same id.
+    let is_own = || {
+        header().pid.load(Relaxed) == os::file::process_id()
+            && header().pid_namespace.load(Relaxed) == os::file::pid_namespace()
+    };
+    if !PUBLISHED.load(Relaxed) || !is_own() {
         return;
     }
-    if READER.load(Relaxed) == os::file::parent_process_id() {
+    // A parent outside the pid namespace has no id here: the kernel says 0.
+    let reader = READER.load(Relaxed);
+    if reader != 0 && reader == os::file::parent_process_id() {
         header().finished.store(1, Release);
     } else {
         PUBLISHED.store(false, Relaxed);

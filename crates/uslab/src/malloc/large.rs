@@ -89,6 +89,7 @@ pub(super) fn alloc_plain(size: usize, align: usize, reclaim: Reclaim) -> Option
 /// # Safety
 /// The object must have `size` bytes, which are the caller's alone.
 pub(super) unsafe fn zero(object: *mut u8, size: usize) {
+    let _errno = os::errno::Preserved::new();
     let is_large = size >= MIN_PURGED_BYTES;
     let (mut at, end) = (object.addr(), object.addr() + size);
     while at < end {

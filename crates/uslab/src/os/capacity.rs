@@ -1,5 +1,6 @@
 //! The memory that this process may use: the machine's, or less where a control group limits it.
 
+use super::calls;
 use super::file::Reader;
 use core::ffi::CStr;
 
@@ -55,7 +56,7 @@ fn machine_bytes() -> u64 {
     // SAFETY: zero is a valid value of these integers, and the kernel fills them in.
     unsafe {
         let mut facts: libc::sysinfo = core::mem::zeroed();
-        if libc::sysinfo(&mut facts) != 0 {
+        if calls::sysinfo(&mut facts) != 0 {
             return u64::MAX;
         }
         (facts.totalram as u64).saturating_mul(u64::from(facts.mem_unit))

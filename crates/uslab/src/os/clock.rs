@@ -1,5 +1,7 @@
 //! Clocks: a coarse one for decays, a few nanoseconds to read, and the snapshot's start stamp.
 
+use super::{calls, vdso};
+
 /// Milliseconds of a coarse monotonic clock, which advances at the kernel's tick rate (100 to 1000
 /// times a second).
 pub fn coarse_ms() -> u64 {
@@ -18,7 +20,11 @@ pub fn boot_ns() -> u64 {
 
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place to write to; an unknown clock leaves it zero.
-    unsafe { libc::clock_gettime(clock, &mut time) };
+    // An unknown clock leaves the time zero.
+    match vdso::clock_gettime() {
+        // SAFETY: the kernel's function, and a place for it to write to.
+        Some(function) => unsafe { function(clock, &mut time) },
+        None => calls::clock_gettime(clock, &mut time),
+    };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -91,7 +91,9 @@ pub const VARIABLES: [Variable; 26] = [
               nothing is published, and a line on standard error names the reason. If it is missing, \
               cannot be opened, or has no room for a file of 16 MiB, the library publishes nothing and prints no \
               line, because a child in another root may not see it. `uslab run` sets the variable for the program, \
-              and makes the directory (mode 700) if it is missing; `uslab info` looks there instead of in `/dev/shm/uslab-UID`. The process's user \
+              and makes the directory (mode 700) if it is missing; `uslab info` looks there instead of in \
+              `/dev/shm/uslab-UID`. A process that is killed, or that changed its user or root directory, leaves its \
+              file, and `uslab info` removes it. The process's user \
               and root can then also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
         is_harmless: false,
     },

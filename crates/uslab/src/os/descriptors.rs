@@ -5,6 +5,7 @@
 //! does not exist in the child, so the child finds them in this list. The list also holds each
 //! file's identity: a number that now names another file belongs to the program and stays open.
 
+use super::calls;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{
     AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -72,7 +73,7 @@ pub(super) fn close_if(fd: i32, device: u64, inode: u64) {
 pub(super) fn status(fd: i32) -> Option<libc::stat> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `status` is a place for the answer; a closed number is refused.
-    let filled = unsafe { libc::fstat(fd, status.as_mut_ptr()) } == 0;
+    let filled = unsafe { calls::fstat(fd, status.as_mut_ptr()) } == 0;
     // SAFETY: read only where the call filled it.
     filled.then(|| unsafe { status.assume_init() })
 }

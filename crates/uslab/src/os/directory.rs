@@ -10,7 +10,7 @@
 //! Must never: follow a link; replace or remove anything but a plain file of the effective user.
 
 use super::{calls, errno};
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 use core::fmt;
 use core::mem::MaybeUninit;
 
@@ -93,23 +93,20 @@ struct Entry {
 
 /// The user whose directories are trusted: the effective one.
 pub fn user() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::geteuid() }
+    calls::geteuid()
 }
 
 /// Makes a directory that only the user may use, unless something has that name. Whether it may be
 /// used, [`Directory::open`] finds out.
 pub fn make(path: &CStr) {
-    // SAFETY: `path` is NUL-terminated.
-    unsafe { libc::mkdir(path.as_ptr(), 0o700) };
+    calls::mkdir(path, 0o700);
 }
 
 /// Whether the process may make a file so long. The kernel would end it by a signal where it may
 /// not (`RLIMIT_FSIZE`).
 fn may_write(bytes: usize) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place to write to.
-    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    let is_known = calls::getrlimit(libc::RLIMIT_FSIZE as c_int, &mut limit) == 0;
     !is_known || limit.rlim_cur >= bytes as libc::rlim_t
 }
 
@@ -136,7 +133,7 @@ impl Directory {
     fn check(&self) -> Result<(), Refusal> {
         let mut status = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: `status` is a place for the answer.
-        if unsafe { libc::fstat(self.fd, status.as_mut_ptr()) } != 0 {
+        if unsafe { calls::fstat(self.fd, status.as_mut_ptr()) } != 0 {
             return Err(Refusal::Error(errno::get()));
         }
         // SAFETY: the call filled it.
@@ -158,8 +155,8 @@ impl Directory {
     fn entry(&self, name: &CStr) -> Option<Entry> {
         let mut status = MaybeUninit::<libc::stat>::uninit();
         let flags = libc::AT_SYMLINK_NOFOLLOW;
-        // SAFETY: `name` is NUL-terminated, `status` a place for the answer.
-        if unsafe { libc::fstatat(self.fd, name.as_ptr(), status.as_mut_ptr(), flags) } != 0 {
+        // SAFETY: `status` is a place for the answer.
+        if unsafe { calls::fstatat(self.fd, name, status.as_mut_ptr(), flags) } != 0 {
             return None;
         }
         // SAFETY: the call filled it.
@@ -199,8 +196,8 @@ impl Directory {
         // SAFETY: the descriptor is ours and closed once; `status` is a place for the answer, read
         // where the call filled it; a fixed mapping replaces what the caller promises.
         unsafe {
-            let has_status = libc::fstat(fd, status.as_mut_ptr()) == 0;
-            let is_made = has_status && libc::ftruncate(fd, bytes as libc::off_t) == 0;
+            let has_status = calls::fstat(fd, status.as_mut_ptr()) == 0;
+            let is_made = has_status && calls::ftruncate(fd, bytes as libc::off_t) == 0;
             let map = |part: Part| {
                 let (hint, fixed) = match part.at {
                     Some(place) => (place, libc::MAP_FIXED),
@@ -208,10 +205,10 @@ impl Directory {
                 };
                 let access = libc::PROT_READ | libc::PROT_WRITE;
                 let (flags, offset) = (libc::MAP_SHARED | fixed, part.offset as libc::off_t);
-                let address = libc::mmap(hint.cast(), part.bytes, access, flags, fd, offset);
+                let address = calls::mmap(hint.cast(), part.bytes, access, flags, fd, offset);
                 (address != libc::MAP_FAILED).then(|| {
                     // Mounted with `huge=within_size`, the file would take 2 MiB at once.
-                    libc::madvise(address, part.bytes, libc::MADV_NOHUGEPAGE);
+                    calls::madvise(address, part.bytes, libc::MADV_NOHUGEPAGE);
                     address.cast()
                 })
             };
@@ -255,15 +252,13 @@ impl Directory {
     ) -> Result<(), i32> {
         let fd = self.create(draft).ok_or_else(|| errno::get().max(1))?;
         let mut result = fill(fd);
-        // SAFETY: the descriptor is ours and is closed once; both names are NUL-terminated.
-        unsafe {
-            calls::close(fd);
-            if result.is_ok() && libc::renameat(self.fd, draft.as_ptr(), self.fd, name.as_ptr()) != 0 {
-                result = Err(errno::get());
-            }
-            if result.is_err() {
-                libc::unlinkat(self.fd, draft.as_ptr(), 0);
-            }
+        // SAFETY: the descriptor is ours and is closed once.
+        unsafe { calls::close(fd) };
+        if result.is_ok() && calls::renameat(self.fd, draft, name) != 0 {
+            result = Err(errno::get());
+        }
+        if result.is_err() {
+            calls::unlinkat(self.fd, draft);
         }
         result
     }
@@ -278,8 +273,7 @@ impl Directory {
     /// Removes `name` if it is the file `identity` and a plain file of the effective user.
     pub fn remove(&self, name: &CStr, identity: Identity) {
         if self.entry(name).is_some_and(|entry| entry.is_own_file && entry.identity == identity) {
-            // SAFETY: `name` is NUL-terminated.
-            unsafe { libc::unlinkat(self.fd, name.as_ptr(), 0) };
+            calls::unlinkat(self.fd, name);
         }
     }
 }

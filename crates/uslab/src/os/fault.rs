@@ -20,7 +20,7 @@
 
 use super::process::{Relation, THREADS, relation};
 use super::unwind::Registers;
-use super::{signal, weak};
+use super::{calls, signal, weak};
 use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, transmute};
 use core::ptr;
@@ -319,7 +319,7 @@ unsafe fn run_program_action(
     unsafe {
         weak::sigaction(SIGSEGV, &default.to_system(), ptr::null_mut());
         if !is_fault {
-            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+            let (process, thread) = (calls::getpid(), libc::syscall(libc::SYS_gettid));
             libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, info);
         }
     }

@@ -21,7 +21,7 @@ impl Reader {
         // SAFETY: zero is a valid value of these integers, and the kernel fills them in.
         unsafe {
             let mut facts: libc::statfs = core::mem::zeroed();
-            (libc::fstatfs(self.fd, &mut facts) == 0).then_some(facts.f_type as i64)
+            (calls::fstatfs(self.fd, &mut facts) == 0).then_some(facts.f_type as i64)
         }
     }
 
@@ -97,23 +97,20 @@ pub fn replace(draft: &CStr, path: &CStr, fill: impl FnOnce(i32) -> Result<(), i
     let mut fd = create();
     if fd < 0 && super::errno::get() == libc::EEXIST {
         // An earlier process with this id left it, unless another user planted it.
-        // SAFETY: `draft` is NUL-terminated.
-        unsafe { libc::unlink(draft.as_ptr()) };
+        calls::unlinkat(libc::AT_FDCWD, draft);
         fd = create();
     }
     if fd < 0 {
         return Err(super::errno::get());
     }
     let mut result = fill(fd);
-    // SAFETY: the descriptor is ours and is closed once; both names are NUL-terminated.
-    unsafe {
-        calls::close(fd);
-        if result.is_ok() && libc::rename(draft.as_ptr(), path.as_ptr()) != 0 {
-            result = Err(super::errno::get());
-        }
-        if result.is_err() {
-            libc::unlink(draft.as_ptr());
-        }
+    // SAFETY: the descriptor is ours and is closed once.
+    unsafe { calls::close(fd) };
+    if result.is_ok() && calls::renameat(libc::AT_FDCWD, draft, path) != 0 {
+        result = Err(super::errno::get());
+    }
+    if result.is_err() {
+        calls::unlinkat(libc::AT_FDCWD, draft);
     }
     result
 }
@@ -121,28 +118,22 @@ pub fn replace(draft: &CStr, path: &CStr, fill: impl FnOnce(i32) -> Result<(), i
 /// When the plain file of this user at `path` was last changed, in milliseconds since 1970. `None`
 /// if there is no such file.
 pub fn own_file_changed_ms(path: &CStr) -> Option<u64> {
-    // SAFETY: zero is a valid value of these integers; the path is NUL-terminated; the call has no
-    // other preconditions.
+    // SAFETY: zero is a valid value of these integers, and the kernel fills them in.
     unsafe {
         let mut status: libc::stat = core::mem::zeroed();
-        let flags = libc::AT_SYMLINK_NOFOLLOW;
-        // Old C libraries have no `lstat`.
-        let is_own = libc::fstatat(libc::AT_FDCWD, path.as_ptr(), &mut status, flags) == 0
+        let is_own = calls::fstatat(libc::AT_FDCWD, path, &mut status, libc::AT_SYMLINK_NOFOLLOW) == 0
             && status.st_mode & libc::S_IFMT == libc::S_IFREG
-            && status.st_uid == libc::geteuid();
+            && status.st_uid == calls::geteuid();
         is_own.then_some(status.st_ctime as u64 * 1000 + status.st_ctime_nsec as u64 / 1_000_000)
     }
 }
 
 /// The inode of the process's pid namespace; 0 if the kernel does not tell.
 pub fn pid_namespace() -> u64 {
-    // SAFETY: zero is a valid value of these integers; the path is NUL-terminated; the call has no
-    // other preconditions.
+    // SAFETY: zero is a valid value of these integers, and the kernel fills them in.
     unsafe {
         let mut status: libc::stat = core::mem::zeroed();
-        let path = c"/proc/self/ns/pid";
-        // Old C libraries have no `stat`.
-        match libc::fstatat(libc::AT_FDCWD, path.as_ptr(), &mut status, 0) {
+        match calls::fstatat(libc::AT_FDCWD, c"/proc/self/ns/pid", &mut status, 0) {
             0 => status.st_ino,
             _ => 0,
         }
@@ -151,20 +142,16 @@ pub fn pid_namespace() -> u64 {
 
 /// The id of the calling process.
 pub fn process_id() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::getpid() as u32 }
+    calls::getpid() as u32
 }
 
 /// The id of its parent.
 pub fn parent_process_id() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::getppid() as u32 }
+    calls::getppid() as u32
 }
 
 /// The path of the program, at most as long as `buffer`; empty where `/proc` is missing.
 pub fn own_path(buffer: &mut [u8]) -> &[u8] {
-    let (start, bytes) = (buffer.as_mut_ptr(), buffer.len());
-    // SAFETY: the path is NUL-terminated; pointer and length describe `buffer`.
-    let n = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), start.cast(), bytes) };
+    let n = calls::readlink(c"/proc/self/exe", buffer);
     &buffer[..n.max(0) as usize]
 }

@@ -8,13 +8,14 @@
 //! A program may add its filter at any time, for all its threads or for one. So a thread asks the
 //! kernel about its filter anew before each such call.
 
+use super::calls;
 use super::errno::Preserved;
 
 /// Whether the calling thread has a filter.
 pub(super) fn is_on() -> bool {
     let _errno = Preserved::new();
     // SAFETY: reads the calling thread's mode.
-    unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0 }
+    unsafe { calls::prctl(libc::PR_GET_SECCOMP, 0) > 0 }
 }
 
 /// Whether the calling thread may ask the kernel now what is resident (`mincore`).

@@ -1,6 +1,7 @@
 //! Transparent huge pages: whether the system has them, and the advice for a range.
 
 use super::answer::Answer;
+use super::calls;
 use super::file::Reader;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -53,7 +54,7 @@ fn is_disabled_here() -> bool {
 pub unsafe fn advise(start: usize, bytes: usize, is_huge: bool) -> bool {
     let advice = if is_huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: the caller's promise. The advice changes no contents.
-    unsafe { libc::madvise(start as *mut _, bytes, advice) == 0 }
+    unsafe { calls::madvise(start as *mut _, bytes, advice) == 0 }
 }
 
 /// The same on all processors that the library supports; the crate libc has it for glibc only.
@@ -87,7 +88,7 @@ pub enum Collapse {
 /// The range must be a mapping of the library's, or none.
 pub unsafe fn collapse(start: usize, bytes: usize) -> Collapse {
     // SAFETY: the caller's promise. A collapse changes no contents.
-    if unsafe { libc::madvise(start as *mut _, bytes, MADV_COLLAPSE) } == 0 {
+    if unsafe { calls::madvise(start as *mut _, bytes, MADV_COLLAPSE) } == 0 {
         return Collapse::Done;
     }
     match super::errno::get() {
@@ -106,5 +107,5 @@ pub unsafe fn collapse(start: usize, bytes: usize) -> Collapse {
 /// Whether the kernel refuses to collapse an empty range, at which it has nothing to do.
 fn lacks_collapse() -> bool {
     // SAFETY: an empty range, of which no byte changes.
-    unsafe { libc::madvise(core::ptr::null_mut(), 0, MADV_COLLAPSE) != 0 }
+    unsafe { calls::madvise(core::ptr::null_mut(), 0, MADV_COLLAPSE) != 0 }
 }

@@ -1,13 +1,15 @@
 //! Address space and pages: map, unmap, purge, move.
 
 use super::answer::Answer;
+use super::calls;
 use super::file::Reader;
+use core::ffi::c_int;
 use core::ptr;
 
 /// Bytes of a system page, read at run time (4, 16 or 64 KiB).
 pub fn page_bytes() -> usize {
     // SAFETY: no preconditions.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) };
     if bytes > 0 { bytes as usize } else { 4096 }
 }
 
@@ -31,7 +33,7 @@ fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     // SAFETY: a fresh mapping: neither a hint nor MAP_FIXED_NOREPLACE replaces a mapping. Kernels
     // before 4.17 take that flag for a hint.
-    let address = unsafe { libc::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
+    let address = unsafe { calls::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         return if super::errno::get() == libc::EEXIST { Placed::Taken } else { Placed::Refused };
     }
@@ -57,7 +59,7 @@ pub fn map_at(start: usize, bytes: usize) -> Placed {
     if placed == Placed::Mapped {
         // SAFETY: the range was just mapped. The advice changes no contents, and a kernel without
         // huge pages refuses it harmlessly.
-        unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_NOHUGEPAGE) };
+        unsafe { calls::madvise(start as *mut _, bytes, libc::MADV_NOHUGEPAGE) };
     }
     placed
 }
@@ -76,7 +78,7 @@ pub fn map_closed_at(start: usize, bytes: usize) -> Placed {
 pub unsafe fn protect(start: *mut u8, bytes: usize, is_open: bool) -> bool {
     let access = if is_open { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
     // SAFETY: the caller's promise.
-    unsafe { libc::mprotect(start.cast(), bytes, access) == 0 }
+    unsafe { calls::mprotect(start.cast(), bytes, access) == 0 }
 }
 
 /// Maps `bytes` of zeroed memory that children share, at an address of the kernel's choice. It has
@@ -85,7 +87,7 @@ pub fn map_shared(bytes: usize) -> Option<*mut u8> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
-    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+    let address = unsafe { calls::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
     (address != libc::MAP_FAILED).then_some(address.cast())
 }
 
@@ -97,9 +99,9 @@ pub fn map_private(bytes: usize) -> Option<*mut u8> {
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice; as for the advice,
     // see `map_at`.
     unsafe {
-        let address = libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0);
+        let address = calls::mmap(ptr::null_mut(), bytes, access, flags, -1, 0);
         (address != libc::MAP_FAILED).then(|| {
-            libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE);
+            calls::madvise(address, bytes, libc::MADV_NOHUGEPAGE);
             address.cast()
         })
     }
@@ -116,7 +118,7 @@ pub unsafe fn map_behind(page: *mut u8, skipped: usize, bytes: usize) -> Option<
     // With the old size 0, `mremap` leaves the old mapping alone and maps the same file again.
     // SAFETY: no mapping changes but the new one, whose first pages no other code knows.
     unsafe {
-        let both = libc::mremap(page.cast(), 0, skipped + bytes, libc::MREMAP_MAYMOVE);
+        let both = calls::mremap(page.cast(), 0, skipped + bytes, libc::MREMAP_MAYMOVE, ptr::null_mut());
         (both != libc::MAP_FAILED).then(|| {
             unmap(both.cast(), skipped);
             both.cast::<u8>().add(skipped)
@@ -134,7 +136,7 @@ pub unsafe fn back(start: *mut u8, bytes: usize) -> bool {
     let (start, bytes) = whole_pages(start, bytes);
     let _errno = super::errno::Preserved::new();
     // SAFETY: the caller's promise; contents do not change.
-    let is_done = unsafe { libc::madvise(start.cast(), bytes, POPULATE_WRITE) } == 0;
+    let is_done = unsafe { calls::madvise(start.cast(), bytes, POPULATE_WRITE) } == 0;
     is_done || super::errno::get() != libc::EFAULT
 }
 
@@ -148,7 +150,7 @@ pub unsafe fn replace(start: *mut u8, bytes: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the caller's promise.
-    unsafe { libc::mmap(start.cast(), bytes, access, flags, -1, 0) != libc::MAP_FAILED }
+    unsafe { calls::mmap(start.cast(), bytes, access, flags, -1, 0) != libc::MAP_FAILED }
 }
 
 /// The system pages that contain `bytes` bytes from `start` on.
@@ -176,7 +178,7 @@ pub fn look_at(start: usize, bytes: usize) -> Placed {
 pub fn next_address(bytes: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
-    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    let address = unsafe { calls::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         return None;
     }
@@ -215,7 +217,7 @@ pub fn is_mapped(start: usize) -> bool {
     let mut residence = 0u8;
     // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
     // not mapped.
-    unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) == 0 }
+    unsafe { calls::mincore(start as *mut _, 1, &raw mut residence) == 0 }
 }
 
 /// Whether there is memory behind the page at `start`.
@@ -224,7 +226,7 @@ pub fn is_resident(start: usize) -> bool {
     let mut residence = 0u8;
     // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
     // not mapped.
-    let ok = unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) } == 0;
+    let ok = unsafe { calls::mincore(start as *mut _, 1, &raw mut residence) } == 0;
     ok && residence & 1 != 0
 }
 
@@ -236,7 +238,7 @@ pub fn resident_bytes<const BYTES: usize>(start: usize) -> usize {
     let mut residence = [0u8; 512];
     // SAFETY: the kernel writes a byte for each page, of which there are 512 at most, and returns
     // an error for addresses that are not mapped.
-    let ok = unsafe { libc::mincore(start as *mut _, BYTES, residence.as_mut_ptr()) } == 0;
+    let ok = unsafe { calls::mincore(start as *mut _, BYTES, residence.as_mut_ptr()) } == 0;
     let pages = BYTES / page_bytes().max(MIN_PAGE_BYTES);
     let resident = residence[..pages].iter().filter(|&&page| page & 1 != 0).count();
     if ok { resident * page_bytes() } else { 0 }
@@ -249,7 +251,7 @@ pub fn resident_bytes<const BYTES: usize>(start: usize) -> usize {
 /// The library must have mapped `[start, start + bytes)`, and no code may touch it any more.
 pub unsafe fn unmap(start: *mut u8, bytes: usize) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { libc::munmap(start.cast(), bytes) == 0 }
+    unsafe { calls::munmap(start.cast(), bytes) == 0 }
 }
 
 /// Returns the memory behind mapped pages to the system at once; the pages stay mapped and read as
@@ -262,7 +264,7 @@ pub unsafe fn unmap(start: *mut u8, bytes: usize) -> bool {
 /// Nothing may use the contents of `[start, start + bytes)`, a whole number of system pages.
 pub unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 }
+    unsafe { calls::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 }
 }
 
 /// As [`purge`], for locked pages too (Linux 5.18): the range stays locked, and the next touch
@@ -274,7 +276,7 @@ pub unsafe fn purge_locked(start: *mut u8, bytes: usize) -> bool {
     /// `MADV_DONTNEED_LOCKED`.
     const DONTNEED_LOCKED: i32 = 24;
     // SAFETY: the caller's promise.
-    unsafe { purge(start, bytes) || libc::madvise(start.cast(), bytes, DONTNEED_LOCKED) == 0 }
+    unsafe { purge(start, bytes) || calls::madvise(start.cast(), bytes, DONTNEED_LOCKED) == 0 }
 }
 
 /// `MADV_POPULATE_WRITE`.
@@ -287,7 +289,7 @@ const POPULATE_WRITE: i32 = 23;
 /// The library must have mapped `[start, start + bytes)`, and the caller must own it.
 pub unsafe fn populate(start: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise; the advice changes no contents.
-    unsafe { libc::madvise(start.cast(), bytes, POPULATE_WRITE) };
+    unsafe { calls::madvise(start.cast(), bytes, POPULATE_WRITE) };
 }
 
 /// The result of [`move_pages`].
@@ -354,7 +356,7 @@ unsafe fn move_piece(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         if is_one_mapping(from, bytes) {
-            if libc::mremap(from.cast(), bytes, bytes, flags, to) != libc::MAP_FAILED {
+            if calls::mremap(from.cast(), bytes, bytes, flags, to.cast()) != libc::MAP_FAILED {
                 return true;
             }
             // Kernels without MREMAP_DONTUNMAP (before 5.7) changed nothing. Others may have
@@ -381,7 +383,7 @@ unsafe fn move_piece(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
 unsafe fn is_one_mapping(start: *mut u8, bytes: usize) -> bool {
     let page = page_bytes();
     // SAFETY: the caller's promise; the contents stay.
-    if unsafe { libc::mremap(start.cast(), bytes, bytes + page, 0) } == libc::MAP_FAILED {
+    if unsafe { calls::mremap(start.cast(), bytes, bytes + page, 0, ptr::null_mut()) } == libc::MAP_FAILED {
         return super::errno::get() == libc::ENOMEM;
     }
     // SAFETY: nothing was mapped there before, and no other code knows that it is now.
@@ -399,9 +401,9 @@ unsafe fn map_over(start: *mut u8, bytes: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the caller's promise; as for the advice, see `map_at`.
     unsafe {
-        let is_mapped = libc::mmap(start.cast(), bytes, access, flags, -1, 0) != libc::MAP_FAILED;
+        let is_mapped = calls::mmap(start.cast(), bytes, access, flags, -1, 0) != libc::MAP_FAILED;
         if is_mapped {
-            libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE);
+            calls::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE);
         }
         is_mapped
     }
@@ -428,9 +430,10 @@ pub fn learn_commit_mode() {
 pub fn is_mapping_limited() -> bool {
     let is_limited = |resource| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is a valid place to write to.
-        let ok = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
+        let ok = calls::getrlimit(resource, &mut limit) == 0;
         ok && limit.rlim_cur != libc::RLIM_INFINITY
     };
-    COMMITS_STRICTLY.is_yes() || is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
+    COMMITS_STRICTLY.is_yes()
+        || is_limited(libc::RLIMIT_AS as c_int)
+        || is_limited(libc::RLIMIT_DATA as c_int)
 }

@@ -35,8 +35,8 @@ pub enum Form {
 /// `errno`.
 pub fn form_of(path: &CStr) -> Result<Option<Form>, i32> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `path` is NUL-terminated, `status` a place for the answer.
-    if unsafe { libc::stat(path.as_ptr(), status.as_mut_ptr()) } != 0 {
+    // SAFETY: `status` is a place for the answer.
+    if unsafe { calls::fstatat(libc::AT_FDCWD, path, status.as_mut_ptr(), 0) } != 0 {
         return Err(errno::get());
     }
     // SAFETY: the call filled it.
@@ -137,8 +137,7 @@ impl Descriptor {
             *to = *from as core::ffi::c_char;
         }
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: no preconditions.
-        let socket = Self::keep(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }, Form::Socket)?;
+        let socket = Self::keep(calls::socket(libc::AF_UNIX, kind), Form::Socket)?;
         if calls::connect(socket.fd, &address) != 0 {
             return Err(errno::get());
         }
@@ -150,8 +149,7 @@ impl Descriptor {
         if fresh < 0 {
             return Err(errno::get());
         }
-        // SAFETY: no preconditions; `fresh` is ours.
-        let high = unsafe { libc::fcntl(fresh, libc::F_DUPFD_CLOEXEC, LOWEST_FD) };
+        let high = calls::fcntl(fresh, libc::F_DUPFD_CLOEXEC, LOWEST_FD);
         let failed = errno::get();
         // SAFETY: `fresh` was opened just now and no other code knows it.
         unsafe { calls::close(fresh) };

@@ -11,6 +11,7 @@
 //! Limit: with system pages of more than 4 KiB the library does not give this advice, and such a
 //! child takes the parent's threads for its own.
 
+use super::calls;
 use super::rest::Rest;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering::Relaxed};
@@ -79,7 +80,7 @@ pub fn claim() {
     if super::memory::page_bytes() == PAGE_BYTES {
         // SAFETY: the page is a static of this module, page-aligned, and valid when wiped. A
         // refusal changes nothing.
-        unsafe { libc::madvise((&raw const THREADS).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
+        unsafe { calls::madvise((&raw const THREADS).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
     }
     THREADS.owner.store(super::file::process_id(), Relaxed);
 }

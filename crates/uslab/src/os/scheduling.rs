@@ -19,7 +19,7 @@
 //! A refused call changes nothing. Must never: allocate, or make a setting call in a program that
 //! changed nothing.
 
-use super::filter;
+use super::{calls, filter};
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// CPUs that a mask has bits for: the kernel's own limit.
@@ -39,8 +39,7 @@ static FIRST_MEMORY_MODE: AtomicI32 = AtomicI32::new(libc::MPOL_DEFAULT);
 /// Records the scheduling of the process's first thread. Five system calls; safe before the C
 /// library is set up.
 pub fn note_first() {
-    // SAFETY: no preconditions.
-    let first = unsafe { libc::getpid() };
+    let first = calls::getpid();
     let mut cpus = [0; WORDS];
     let bytes = read_cpus(first, &mut cpus);
     for (place, word) in FIRST_CPUS.iter().zip(cpus) {

@@ -15,7 +15,7 @@
 //! sequences nor locks, and the threads that it stopped may hold any lock.
 
 use super::{calls, errno, signal};
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int, c_ulong, c_void};
 use core::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Words of registers that are kept of a thread.
@@ -155,7 +155,7 @@ unsafe fn run_in_child(work: Work, room: &Room, sharing: c_int) -> bool {
     }
     // Yama allows a process to trace its ancestors if they name it.
     // SAFETY: a request without pointers; kernels without Yama refuse it.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, child as usize, 0, 0, 0) };
+    unsafe { calls::prctl(libc::PR_SET_PTRACER, child as c_ulong) };
     state.store(MAY_TRACE, Release);
     let mut status = 0;
     while calls::wait_for(child, &mut status, libc::__WALL) < 0 && errno::get() == libc::EINTR {}
@@ -169,7 +169,7 @@ extern "C" fn child(job: *mut c_void) -> c_int {
     let state = unsafe { &*job.room.state };
     // If the caller is killed, the child must not go on.
     // SAFETY: a request without pointers.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    unsafe { calls::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong) };
     while state.load(Acquire) != MAY_TRACE {
         super::thread::give_way();
     }

@@ -1,7 +1,7 @@
 //! Thread ids of the kernel, and the start of the library's own threads.
 
-use super::scheduling;
-use core::ffi::{CStr, c_void};
+use super::{calls, scheduling};
+use core::ffi::{CStr, c_ulong, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -30,9 +30,9 @@ const ID_OFFSET: usize = match () {
 /// The number of threads of the process; `None` without `/proc`.
 pub fn count() -> Option<usize> {
     let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
-    let path = c"/proc/self/task".as_ptr();
-    // SAFETY: the path is NUL-terminated, and `status` a place for the answer.
-    if unsafe { libc::fstatat(libc::AT_FDCWD, path, status.as_mut_ptr(), 0) } != 0 {
+    let path = c"/proc/self/task";
+    // SAFETY: `status` is a place for the answer.
+    if unsafe { calls::fstatat(libc::AT_FDCWD, path, status.as_mut_ptr(), 0) } != 0 {
         return None;
     }
     // SAFETY: the call filled it.
@@ -94,8 +94,7 @@ pub fn own_id() -> u32 {
 
 /// Lets another thread run.
 pub fn give_way() {
-    // SAFETY: no preconditions.
-    unsafe { libc::sched_yield() };
+    calls::sched_yield();
 }
 
 /// Stack of a library thread: Rust's default, because the thread runs the program's callbacks.
@@ -151,6 +150,6 @@ pub fn spawn(body: Body, argument: usize) -> bool {
 /// inherited values that only the thread itself can reset.
 pub fn begin(name: &CStr) {
     // SAFETY: the name is NUL-terminated; a longer one is cut.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    unsafe { calls::prctl(libc::PR_SET_NAME, name.as_ptr().addr() as c_ulong) };
     scheduling::set_defaults();
 }

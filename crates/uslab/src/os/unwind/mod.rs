@@ -26,7 +26,7 @@ mod table;
 
 use again::Trail;
 pub use loader::{begin_fork, end_fork};
-pub use object::{Object, defines_elsewhere, find, function_at};
+pub use object::{Object, defines_elsewhere, find, function_at, function_of_image};
 use rule::Rule;
 
 /// Upper bound on the frames of a stack.

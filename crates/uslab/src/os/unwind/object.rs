@@ -134,7 +134,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c
 /// The object that the loader describes, and whether one of its segments contains `pc`.
 ///
 /// # Safety
-/// `info` must come from `dl_iterate_phdr`.
+/// `info` must come from `dl_iterate_phdr`, or describe a mapped image as it does.
 unsafe fn describe(info: &libc::dl_phdr_info, pc: usize) -> (Object, bool) {
     // SAFETY: the loader's description names the program headers.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -227,6 +227,29 @@ pub fn function_at(object: &Object, pc: usize) -> Option<(&'static [u8], usize)>
     Some((tables.name(symbol), file_pc - symbol.value))
 }
 
+/// The address of the function `name` in an ELF image that the kernel mapped at `image` (vdso(7)).
+///
+/// # Safety
+/// Such an image must be mapped there.
+pub unsafe fn function_of_image(image: usize, name: &CStr) -> Option<usize> {
+    // SAFETY: the caller's promise: the header says where the program headers are. A description
+    // may be zero but for these fields.
+    let object = unsafe {
+        let header = &*(image as *const libc::Elf64_Ehdr);
+        let segments = (image + header.e_phoff as usize) as *const libc::Elf64_Phdr;
+        let count = header.e_phnum;
+        let all = core::slice::from_raw_parts(segments, count.into());
+        let load = all.iter().find(|segment| segment.p_type == libc::PT_LOAD)?;
+        let mut info: libc::dl_phdr_info = core::mem::zeroed();
+        info.dlpi_addr = (image as u64).wrapping_add(load.p_offset).wrapping_sub(load.p_vaddr);
+        (info.dlpi_name, info.dlpi_phdr, info.dlpi_phnum) = (c"".as_ptr(), segments, count);
+        describe(&info, image).0
+    };
+    let tables = tables(&object)?;
+    let symbol = tables.functions().find(|symbol| tables.name(symbol) == name.to_bytes())?;
+    Some(object.base.wrapping_add(symbol.value))
+}
+
 /// The dynamic symbols of an object.
 struct Tables {
     names: *const core::ffi::c_char,
@@ -248,10 +271,11 @@ impl Tables {
 
 /// The tables of an object; `None` where it has no hashes, which tell their length.
 fn tables(object: &Object) -> Option<Tables> {
+    const HASH: i64 = 4;
     const STRTAB: i64 = 5;
     const SYMTAB: i64 = 6;
     const GNU_HASH: i64 = 0x6fff_fef5;
-    let (mut names, mut symbols, mut hash) = (0, 0, 0);
+    let (mut names, mut symbols, mut old_hash, mut hash) = (0, 0, 0, 0);
     let mut entry = object.dynamic;
     if entry.is_null() {
         return None;
@@ -264,16 +288,22 @@ fn tables(object: &Object) -> Option<Tables> {
             match (*entry).tag {
                 STRTAB => names = absolute((*entry).value),
                 SYMTAB => symbols = absolute((*entry).value),
+                HASH => old_hash = absolute((*entry).value),
                 GNU_HASH => hash = absolute((*entry).value),
                 _ => {}
             }
             entry = entry.add(1);
         }
-        if names == 0 || symbols == 0 || hash == 0 {
+        if names == 0 || symbols == 0 {
             return None;
         }
-        let symbols = symbols as *const Symbol;
-        let symbols = core::slice::from_raw_parts(symbols, symbol_count(hash as *const u32));
+        let count = match (hash, old_hash) {
+            (0, 0) => return None,
+            // The second word is the number of chains, one for each symbol.
+            (0, hash) => *(hash as *const u32).add(1) as usize,
+            (hash, _) => symbol_count(hash as *const u32),
+        };
+        let symbols = core::slice::from_raw_parts(symbols as *const Symbol, count);
         Some(Tables { names: names as *const core::ffi::c_char, symbols })
     }
 }
