@@ -94,6 +94,7 @@ static void heaps(uslab_heap *wrong)
     CHECK_FAILS(uslab_heap_calloc(wrong, 1, 1), EINVAL);
     CHECK_FAILS(uslab_heap_aligned_alloc(wrong, 16, 1), EINVAL);
     CHECK_FAILS(uslab_heap_realloc(wrong, NULL, 1), EINVAL);
+    CHECK_FAILS(uslab_heap_realloc(wrong, mine, 10), EINVAL);
     CHECK_FAILS(uslab_heap_realloc(wrong, mine, 5000), EINVAL);
     CHECK_SETS(uslab_heap_free(wrong, mine), EINVAL);
     CHECK_SETS(uslab_heap_destroy(wrong), wrong == NULL ? 0 : EINVAL);

@@ -43,19 +43,19 @@ fn with_pkg_config() {
     };
     assert_eq!(ask(&["--modversion"]), VERSION);
     let source = root().join("crates/uslab-capi/examples/packet_pool.c").display().to_string();
-    for (name, flags) in
-        [("shared", &["--cflags", "--libs"][..]), ("static", &["--static", "--cflags", "--libs"])]
-    {
+    let whole = ["--static", "--cflags", "--libs"];
+    for (name, flags) in [("shared", &["--cflags", "--libs"][..]), ("archive", &whole), ("static", &whole)] {
         let program = scratch.join(name);
         let mut args =
             vec!["-std=c11".to_owned(), "-o".into(), program.display().to_string(), source.clone()];
         args.extend(ask(flags).split_whitespace().map(|flag| {
             // The linker prefers a shared library of the same name, so the archive is given by its
             // path.
-            if name == "static" { flag.replace("-luslab", "-l:libuslab.a") } else { flag.to_owned() }
+            if name == "archive" { flag.replace("-luslab", "-l:libuslab.a") } else { flag.to_owned() }
         }));
+        args.extend((name == "static").then(|| "-static".to_owned()));
         compile("cc", "gcc", &args);
-        let lib = if name == "static" { scratch.dir("nothing") } else { prefix.join("lib") };
+        let lib = if name == "shared" { prefix.join("lib") } else { scratch.dir("nothing") };
         runs(&scratch, &program, &lib);
     }
 }

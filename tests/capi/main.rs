@@ -26,7 +26,7 @@ mod privileged;
 mod probes;
 mod unload;
 
-use library::{Link, prefix, program};
+use library::{Link, prefix, program, program_with};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -67,6 +67,23 @@ fn both_links(name: &str, source: &str, std: &str) {
 #[test]
 fn caches() {
     both_links("caches", "tests/capi/caches.c", "c99");
+}
+
+#[test]
+fn sizes_hold_in_debugged_and_hardened_processes() {
+    let fortified = ["-O2", "-D_FORTIFY_SOURCE=3"];
+    let source = "tests/capi/kept_sizes.c";
+    let program = program_with("kept_sizes", source, "c11", Link::Static, &fortified);
+    let settings = [
+        ("USLAB_DEBUG", "-"),
+        ("USLAB_DEBUG", "F"),
+        ("USLAB_DEBUG", "FZPU,malloc-64,malloc-80k"),
+        ("USLAB_LEAKS", "report"),
+        ("USLAB_SECURE", "1"),
+    ];
+    for (name, value) in settings {
+        run_in_both("kept_sizes", &Program::new(&program).env(name, value));
+    }
 }
 
 #[test]

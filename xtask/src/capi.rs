@@ -129,7 +129,7 @@ Description: The Linux slab allocator for user space
 Version: @VERSION@
 Cflags: -I${includedir}
 Libs: -L${libdir} -luslab
-Libs.private: -lgcc_s -lpthread -ldl -lm
+Libs.private: -lpthread -ldl -lm
 ";
 
 /// The file for CMake, which derives the prefix likewise. It resolves links first: where /lib is a
@@ -151,7 +151,7 @@ if(NOT TARGET uslab::uslab_static)
   add_library(uslab::uslab_static STATIC IMPORTED)
   set_target_properties(uslab::uslab_static PROPERTIES
     IMPORTED_LOCATION \"${_uslab_prefix}/lib/libuslab.a\"
-    INTERFACE_LINK_LIBRARIES \"gcc_s;pthread;dl;m\"
+    INTERFACE_LINK_LIBRARIES \"pthread;dl;m\"
     INTERFACE_INCLUDE_DIRECTORIES \"${_uslab_prefix}/include\")
 endif()
 

@@ -17,19 +17,18 @@
  *             not call any function of the library.
  *   Signals   As with malloc, a signal handler must not call it if the signal may have interrupted
  *             a function of the library.
- *   Blocking  It may sleep on short locks and make system calls. "Takes no lock" means that it does
- *             neither. A function that allocates may also run shrinkers, if the hard limit is
- *             reached or the system refuses memory.
+ *   Blocking  It may sleep on short locks and make system calls; "takes no lock" means neither. An
+ *             allocation also runs shrinkers, at the hard limit or if the system refuses memory.
  *   Errors    A function returns NULL, false or an error number on failure, by its type, and sets
  *             errno. The error number 0 is success. A NULL handle, and any other argument that the
  *             library can recognise as wrong, is EINVAL. A successful free preserves errno.
  *   Misuse    uslab reports an object freed twice in a row, or a pointer to the inside of an
- *             object, at once. It reports other misuse, and that of uslab_cache_free_bulk, when the
- *             object reaches its slab at the latest. A report is a line on standard error and
- *             abort(). With USLAB_ON_MISUSE=report the program goes on.
- *   Memory    The library never calls the C library's malloc. Memory from these functions goes back
- *             through these functions. With libuslab_malloc.so preloaded, free() belongs to that
- *             library, which is another allocator.
+ *             object, at once. It reports other misuse, a second free in uslab_free_bulk, misuse of
+ *             uslab_cache_free_bulk, and some of objects beyond 16 KiB when the object reaches its
+ *             slab at the latest: by a line on standard error and abort(). With
+ *             USLAB_ON_MISUSE=report the program goes on.
+ *   Memory    The library never calls the C library's malloc. Its memory goes back through its own
+ *             functions. With libuslab_malloc.so preloaded, free() is another allocator's.
  *
  * Structures that the caller fills start with type_size. Zero the structure, then set type_size to
  * its sizeof: 0 is the default of every other field. A program compiled with an older header works
@@ -231,7 +230,8 @@ void uslab_sheaf_return(uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 /*
  * These are the functions of C, with two differences. Size 0 is a size like any other, also for
  * uslab_realloc, which never frees. Every power of two up to 4096 is aligned to itself, any other
- * size to 16. Sizes and alignments are bytes. ENOMEM. uslab_free never fails; NULL is allowed.
+ * size to 16; in a debugged or hardened process to 16. Sizes and alignments are bytes. ENOMEM.
+ * uslab_free never fails; NULL is allowed.
  */
 void  uslab_free(void *pointer) USLAB_NOEXCEPT USLAB_DIRECT;
 void *uslab_malloc(size_t size) USLAB_NOEXCEPT USLAB_DIRECT
@@ -253,8 +253,8 @@ void *uslab_malloc_flags(size_t size, unsigned flags) USLAB_NOEXCEPT
 void uslab_free_sized(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_DIRECT;
 void uslab_free_aligned_sized(void *pointer, size_t align, size_t size) USLAB_NOEXCEPT;
 
-/* Returns the usable bytes at `pointer`, which may be an object of a cache or a heap; 0 for NULL
- * and for any pointer that is no start of an object of this library. Takes no lock. */
+/* Returns the usable bytes at `pointer`, any kind of object; 0 for NULL and where none starts.
+ * _FORTIFY_SOURCE lets a program use only those that it asked for. Takes no lock. */
 size_t uslab_usable_size(const void *pointer) USLAB_NOEXCEPT;
 
 /* Returns the usable bytes that uslab_malloc(size) would give. An allocation of that size wastes

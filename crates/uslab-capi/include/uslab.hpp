@@ -53,6 +53,14 @@ template <typename Options> Options sized() noexcept
     return options;
 }
 
+/* The same pointer, of which the compiler does not know how many bytes were asked for: it would let
+ * the program use no more of them (_FORTIFY_SOURCE). */
+template <typename T> T *any_size(T *memory) noexcept
+{
+    __asm__("" : "+r"(memory));
+    return memory;
+}
+
 } // namespace detail
 
 /* Options of a cache: the fields of uslab_cache_options. */
@@ -396,9 +404,9 @@ public:
 
 #if defined(__cpp_lib_allocate_at_least)
     /* Returns memory for n objects or more: all that the size class has. Throws. */
-    [[nodiscard]] std::allocation_result<T *, std::size_t> allocate_at_least(std::size_t n)
+    [[nodiscard]] std::allocation_result<T *> allocate_at_least(std::size_t n)
     {
-        T *memory = allocate(n);
+        T *memory = detail::any_size(allocate(n));
         if (as_node() && n == 1) return {memory, 1};
         return {memory, n == 0 ? 0 : uslab_usable_size(memory) / sizeof(T)};
     }
@@ -487,7 +495,7 @@ public:
 
 #if defined(__cpp_lib_allocate_at_least)
     /* Returns memory for n objects or more: all that the size class has. Throws. */
-    [[nodiscard]] std::allocation_result<T *, std::size_t> allocate_at_least(std::size_t n)
+    [[nodiscard]] std::allocation_result<T *> allocate_at_least(std::size_t n)
     {
         T *memory = allocate(n);
         return {memory, uslab_usable_size(memory) / sizeof(T)};
@@ -513,7 +521,7 @@ private:
 };
 
 /* Returned by `scan`: it can free nothing now; the share stays owed. */
-inline constexpr std::size_t shrink_stop = USLAB_SHRINK_STOP;
+inline constexpr std::size_t shrink_stop = static_cast<std::size_t>(-1); // USLAB_SHRINK_STOP
 
 /*
  * A shrinker of two callables. `count()` returns how many entries could go. `scan(n)` frees up to n

@@ -139,7 +139,7 @@ unsafe extern "C" fn uslab_heap_realloc(
 ) -> *mut c_void {
     // SAFETY: the caller's promise.
     unsafe {
-        if pointer.is_null() {
+        if pointer.is_null() || Handle::get(heap).is_none() {
             return uslab_heap_malloc(heap, size);
         }
         let old = malloc::usable_size(pointer.cast());

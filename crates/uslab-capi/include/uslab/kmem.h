@@ -14,8 +14,8 @@
  *               of accounting are 0. Debugging flags are honoured, but for SLAB_DEBUG_OBJECTS and
  *               SLAB_KASAN, which are 0 as in a kernel built without them.
  *   Nodes       Functions that name a node return memory of any node.
- *   kmalloc     Powers of two are aligned to themselves. Beyond 2 MiB, without reclaim, they are
- *               aligned to 2 MiB only.
+ *   kmalloc     Powers of two are aligned to themselves. Without reclaim they are aligned to 2 MiB
+ *               at most, and to 16 bytes in a debugged or hardened process.
  *   Errors      NULL and errno, or -ENOMEM where the kernel returns int. No function returns an
  *               ERR_PTR.
  *   Shrinkers   One node, no memory cgroups: `nid` is 0 and `memcg` NULL. `gfp_mask` is GFP_KERNEL.
@@ -307,10 +307,11 @@ static inline void kmem_cache_return_sheaf(struct kmem_cache *cache, gfp_t gfp, 
 #define ZERO_SIZE_PTR ((void *)(uintptr_t)16)
 #define ZERO_OR_NULL_PTR(pointer) ((uintptr_t)(pointer) <= (uintptr_t)ZERO_SIZE_PTR)
 
-/* Up to this size, size classes and runs of pages align powers of two to themselves. */
-#define USLAB_KMEM_ALIGNED_BYTES ((size_t)2 << 20)
-/* Up to this size, uslab_realloc keeps that alignment: beyond, it grows runs of pages in place. */
-#define USLAB_KMEM_CLASSES_BYTES ((size_t)32 << 10)
+/* Whether `object` is aligned to `size`, if that is a power of two. */
+static inline bool uslab_kmem_is_aligned(const void *object, size_t size)
+{
+    return (size & (size - 1)) != 0 || ((uintptr_t)object & (size - 1)) == 0;
+}
 
 /* Bytes of a structure with n elements at its end; SIZE_MAX, which fails later, on overflow. */
 static inline size_t uslab_kmem_bytes(size_t head, size_t n, size_t size)
@@ -329,13 +330,14 @@ static inline void *kmalloc(size_t size, gfp_t gfp)
         return NULL;
     }
     do {
-        if (size > USLAB_KMEM_ALIGNED_BYTES && (size & (size - 1)) == 0 && uslab_kmem_may_shrink(gfp)) {
+        /* Zero all usable bytes: krealloc relies on it. */
+        size_t bytes = (gfp & __GFP_ZERO) != 0 ? uslab_good_size(size) : size;
+        object = uslab_malloc_flags(bytes, uslab_kmem_flags(gfp));
+        /* Beyond 2 MiB, and in a debugged or hardened process. */
+        if (!uslab_kmem_is_aligned(object, size) && uslab_kmem_may_shrink(gfp)) {
+            uslab_free(object);
             object = uslab_aligned_alloc(size, size);
             if (object != NULL && (gfp & __GFP_ZERO) != 0) memset(object, 0, size);
-        } else {
-            /* Zero all usable bytes: krealloc relies on it. */
-            size_t bytes = (gfp & __GFP_ZERO) != 0 ? uslab_good_size(size) : size;
-            object = uslab_malloc_flags(bytes, uslab_kmem_flags(gfp));
         }
     } while (object == NULL && uslab_kmem_again(gfp));
     return object;
@@ -379,7 +381,7 @@ static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
         return ZERO_SIZE_PTR;
     }
     if (size > PTRDIFF_MAX) return kmalloc(size, gfp);
-    if (!uslab_kmem_may_shrink(gfp) || (size > had && size > USLAB_KMEM_CLASSES_BYTES && (size & (size - 1)) == 0)) {
+    if (!uslab_kmem_may_shrink(gfp) || (size > had && (size & (size - 1)) == 0)) {
         /* uslab_realloc may reclaim, and aligns no power of two. */
         moved = size <= had ? (void *)(uintptr_t)pointer : kmalloc(size, gfp & ~__GFP_ZERO);
         if (moved != NULL && moved != pointer) {
@@ -393,6 +395,8 @@ static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
     }
     if (moved != NULL && (gfp & __GFP_ZERO) != 0) {
         size_t has = ksize(moved), keep = size < had ? size : had;
+        /* With _FORTIFY_SOURCE the compiler lets a program use only bytes that it asked for. */
+        __asm__("" : "+r"(moved));
         memset((char *)moved + keep, 0, has - keep);
     }
     return moved;
@@ -463,7 +467,7 @@ static inline void *kmemdup_array(const void *from, size_t n, size_t size, gfp_t
 /* Copies `size` bytes and appends a NUL. */
 static inline char *kmemdup_nul(const char *from, size_t size, gfp_t gfp)
 {
-    char *copy = from == NULL || size == SIZE_MAX ? NULL : (char *)kmalloc(size + 1, gfp);
+    char *copy = from == NULL ? NULL : (char *)kmalloc(size == SIZE_MAX ? size : size + 1, gfp);
     if (copy != NULL) {
         memcpy(copy, from, size);
         copy[size] = 0;

@@ -10,10 +10,11 @@
 //! pages for a while, in a quarantine, so that writes to it are found. The quarantine is a ring;
 //! the object that leaves it is checked, and its pages go back.
 
-use super::classes::MAX_SMALL_BYTES;
+use super::classes::{Class, MAX_SMALL_BYTES};
 use super::large::{self, Reclaim};
 use super::list::head;
 use super::medium::Medium;
+use super::small;
 use crate::cache::debugged::{self, Debug, Family, Large, Release, Request, Seen};
 use crate::cache::registry::LARGE_ID;
 use crate::pages::{self, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
@@ -39,6 +40,14 @@ static IS_USED: AtomicBool = AtomicBool::new(false);
 /// The letters for an object of `size` bytes that is no small one; 0 for no debugging.
 pub(super) fn letters(size: usize) -> u8 {
     if debugged::selects_malloc() && size > MAX_SMALL_BYTES { debugged::letters_for(name(size)) } else { 0 }
+}
+
+/// Whether the usable bytes of an object of `size` bytes are those that were asked for.
+pub(super) fn keeps_size(size: usize) -> bool {
+    match Class::of(size) {
+        Some(class) => debugged::letters_for(small::NAMES[class.index()]) != 0,
+        None => letters(size) != 0,
+    }
 }
 
 fn name(size: usize) -> &'static str {

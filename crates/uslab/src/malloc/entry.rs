@@ -446,8 +446,13 @@ pub fn class_bytes() -> impl Iterator<Item = usize> {
 /// Number of these classes.
 pub const ALL_CLASSES: usize = CLASSES + medium::CLASSES;
 
-/// Usable bytes of an allocation of `size` bytes; `size` itself if no allocation is so large.
+/// Usable bytes of an allocation of `size` bytes; `size` itself if no allocation is so large, or if
+/// the object would be debugged or hardened.
 pub fn good_size(size: usize) -> usize {
+    // The library reads the settings of debugging when it starts.
+    if !start::ensure() || debugged::keeps_size(size) {
+        return size;
+    }
     match (Class::of(size), Medium::of(size)) {
         (Some(class), _) => class.bytes(),
         (None, Some(class)) => class.bytes(),
