@@ -184,6 +184,7 @@ fn searches_of_several_threads_take_turns_and_children_search_for_themselves() {
         || {
             keep_reports();
             lose(10, &|| malloc(60));
+            scrub();
             std::thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
