@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   samples  │ 0 │ 1 │ 2 │ … │ 599 │    time, parts of the memory
-//!   cache 7  │ 0 ─────── 2 ─── 599 │    what it held, noted at the samples where that changed
+//!   cache 7  │ 0 ─────── 2 ─── 599 │    what it held, noted when that changed
 //! ```
 //!
 //! Of thousands of caches most rest, so changes take little memory, and a sample costs the same

@@ -96,8 +96,11 @@ pub(super) unsafe fn zero(object: *mut u8, size: usize) {
         let next = (at + 1).next_multiple_of(CHUNK_BYTES).min(end);
         let part = object.with_addr(at);
         let chunk = pages::page_of(part).filter(|_| next - at == CHUNK_BYTES);
-        // SAFETY: a whole chunk inside the object, which is the caller's.
-        if !chunk.is_some_and(|first| unsafe { pages::purge_sparse_chunk(first, is_large) }) {
+        let is_purged = chunk.is_some_and(|first| {
+            // SAFETY: a whole chunk inside the object, which is the caller's.
+            unsafe { pages::purge_sparse_chunk(first, is_large) }
+        });
+        if !is_purged {
             // SAFETY: the caller's promise.
             unsafe { part.write_bytes(0, next - at) };
         }

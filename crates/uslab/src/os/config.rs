@@ -76,8 +76,9 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "`0`",
         default: "on a machine of several nodes each CPU allocates memory of its own node",
-        doc: "Treat the machine as one node: a CPU allocates what it freed, whichever node the memory is on. \
-              Frees that name a size or a cache are then as fast as on a machine of one node.",
+        doc: "Treat the machine as one node: a CPU allocates what it freed, whichever node the \
+              memory is on. Frees that name a size or a cache are then as fast as on a machine of \
+              one node.",
         is_harmless: true,
     },
     Variable {
@@ -85,16 +86,17 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library, `uslab`",
         values: "a directory, or `auto`",
         default: "the figures stay private",
-        doc: "Publish the process's figures as `DIR/PID`. `auto` is `/dev/shm/uslab-UID`, which is made if it \
-              does not exist, or else `/run/user/UID/uslab-UID` or `/tmp/uslab-UID`. The directory must belong \
-              to the effective user or root, give no other user the right to write, and be no link; otherwise \
-              nothing is published, and a line on standard error names the reason. If it is missing, \
-              cannot be opened, or has no room for a file of 16 MiB, the library publishes nothing and prints no \
-              line, because a child in another root may not see it. `uslab run` sets the variable for the program, \
-              and makes the directory (mode 700) if it is missing; `uslab info` looks there instead of in \
-              `/dev/shm/uslab-UID`. A process that is killed, or that changed its user or root directory, leaves its \
-              file, and `uslab info` removes it. The process's user \
-              and root can then also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
+        doc: "Publish the process's figures as `DIR/PID`. `auto` is `/dev/shm/uslab-UID`, which is \
+              made if it does not exist, or else `/run/user/UID/uslab-UID` or `/tmp/uslab-UID`. The \
+              directory must belong to the effective user or root, give no other user the right to \
+              write, and be no link; otherwise nothing is published, and a line on standard error \
+              names the reason. If it is missing, cannot be opened, or has no room for a file of 16 \
+              MiB, the library publishes nothing and prints no line, because a child in another root \
+              may not see it. `uslab run` sets the variable for the program, and makes the directory \
+              (mode 700) if it is missing; `uslab info` looks there instead of in \
+              `/dev/shm/uslab-UID`. A process that is killed, or that changed its user or root \
+              directory, leaves its file, and `uslab info` removes it. The process's user and root \
+              can then also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
         is_harmless: false,
     },
     Variable {
@@ -112,9 +114,10 @@ pub const VARIABLES: [Variable; 26] = [
         values: "`0`",
         default: "a background thread in programs of more than 16 MiB",
         doc: "Never start the background thread, for programs that must have no second thread \
-              (`unshare(CLONE_NEWUSER)`, seccomp filters that forbid `clone`). Memory then goes back when \
-              something is freed or asked for (`trim`, `malloc_trim`), and no pressure source is watched. \
-              Requests of other processes (`uslab validate`, `uslab debug`) get no answer.",
+              (`unshare(CLONE_NEWUSER)`, seccomp filters that forbid `clone`). Memory then goes back \
+              when something is freed or asked for (`trim`, `malloc_trim`), and no pressure source \
+              is watched. Requests of other processes (`uslab validate`, `uslab debug`) get no \
+              answer.",
         is_harmless: true,
     },
     Variable {
@@ -122,10 +125,11 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "milliseconds, `-1` or `never`",
         default: "1000",
-        doc: "How long free memory stays before it returns to the system. The free pages of a slab in use return \
-              once the program has left the slab alone for that time minus half a second, and never less than \
-              half a second. Values from 1 to 19 count as 20. `0`: free memory returns at once, at the price of a system call for \
-              each free that empties a page; free pages inside slabs in use return within half a second. `-1` or `never`: it \
+        doc: "How long free memory stays before it returns to the system. The free pages of a slab \
+              in use return once the program has left the slab alone for that time minus half a \
+              second, and never less than half a second. Values from 1 to 19 count as 20. `0`: free \
+              memory returns at once, at the price of a system call for each free that empties a \
+              page; free pages inside slabs in use return within half a second. `-1` or `never`: it \
               returns under pressure, at limits and when it is asked for. `uslab::set_decay` and \
               `uslab_set_decay_ms` override it.",
         is_harmless: true,
@@ -135,12 +139,12 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "`auto`, `never`, `always`",
         default: "`auto`: where a heap of more than 20 MiB grows and is dense",
-        doc: "When huge pages back memory. `always`: from the first page on, and free memory returns in \
-              pieces of 2 MiB only, unless memory is short. With `auto` memory gets none where it must \
-              return at once when it is free: with `USLAB_REAPER=0` or `USLAB_DECAY_MS=0`, and under a limit on addresses \
-              (`ulimit -v`, `ulimit -d`, strict overcommit). Within an eighth of a limit no memory gets \
-              huge pages, and none does where the system's setting is `never`. `uslab::set_huge_pages` and \
-              `uslab_set_huge_pages` override it.",
+        doc: "When huge pages back memory. `always`: from the first page on, and free memory returns \
+              in pieces of 2 MiB only, unless memory is short. With `auto` memory gets none where it \
+              must return at once when it is free: with `USLAB_REAPER=0` or `USLAB_DECAY_MS=0`, and \
+              under a limit on addresses (`ulimit -v`, `ulimit -d`, strict overcommit). Within an \
+              eighth of a limit no memory gets huge pages, and none does where the system's setting \
+              is `never`. `uslab::set_huge_pages` and `uslab_set_huge_pages` override it.",
         is_harmless: true,
     },
     Variable {
@@ -157,12 +161,13 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the C libraries",
         values: "`1`, milliseconds, or `all`; then `,left`, `,right`, `,slots=N`; or `0`",
         default: "no allocation is guarded",
-        doc: "Put about one allocation in so many milliseconds (`1`: in 100) between guard pages, and report \
-              an overflow or a use after free as it happens: [guard pages](security.md#guard-pages). `all`: \
-              every allocation, as long as there are slots, for tests. `left` and `right`: the side of the \
-              slot that objects touch; by default a random one, and with `all` the right. `slots=N`: N slots \
-              for objects up to 1 KiB, and as many for larger ones, instead of 64, or 1024 with `all`. \
-              `uslab run --guard` sets it.",
+        doc: "Put about one allocation in so many milliseconds (`1`: in 100) between guard pages, \
+              and report an overflow or a use after free as it happens: [guard \
+              pages](security.md#guard-pages). `all`: every allocation, as long as there are slots, \
+              for tests. `left` and `right`: the side of the slot that objects touch; by default a \
+              random one, and with `all` the right. `slots=N`: N slots for objects up to 1 KiB, and \
+              as many for larger ones, instead of 64, or 1024 with `all`. `uslab run --guard` sets \
+              it.",
         is_harmless: false,
     },
     Variable {
@@ -170,9 +175,9 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "letters `F`, `Z`, `P`, `U`, `T`, then names of caches: `FZ;P,session,malloc-*`",
         default: "no debugging",
-        doc: "Debug caches: check each free (F), guard bytes around objects (Z), patterns in free objects (P), \
-              who allocated and freed (U), a line for each call (T); see [debugging](debugging.md). At most \
-              256 bytes. `uslab run --debug` sets it.",
+        doc: "Debug caches: check each free (F), guard bytes around objects (Z), patterns in free \
+              objects (P), who allocated and freed (U), a line for each call (T); see \
+              [debugging](debugging.md). At most 256 bytes. `uslab run --debug` sets it.",
         is_harmless: false,
     },
     Variable {
@@ -180,8 +185,8 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "a path, `json:` and a path, or `json:`",
         default: "text on standard error",
-        doc: "Where reports of faults go, and their form. They are appended to the file; with `json:` each is \
-              one line.",
+        doc: "Where reports of faults go, and their form. They are appended to the file; with \
+              `json:` each is one line.",
         is_harmless: false,
     },
     Variable {
@@ -189,10 +194,11 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the C libraries",
         values: "`1`, `report`, `0`",
         default: "leaks are not searched for",
-        doc: "At exit, report the objects that no pointer leads to, with the stacks of their allocations; see \
-              [debugging](debugging.md#leaks). `1`: a process that leaks ends with status 23. `report`: it \
-              keeps its status. Every cache then records who allocated, as with letter U. \
-              A Rust program does only this, for `find_leaks`. `uslab run --leaks` sets it.",
+        doc: "At exit, report the objects that no pointer leads to, with the stacks of their \
+              allocations; see [debugging](debugging.md#leaks). `1`: a process that leaks ends with \
+              status 23. `report`: it keeps its status. Every cache then records who allocated, as \
+              with letter U. A Rust program does only this, for `find_leaks`. `uslab run --leaks` \
+              sets it.",
         is_harmless: false,
     },
     Variable {
@@ -200,8 +206,9 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the C libraries",
         values: "a path",
         default: "all leaks are reported",
-        doc: "A file of lines `leak:PATTERN`, in LeakSanitizer's syntax: leaks are not reported where a \
-              function or file of the stack matches. `uslab run --leak-suppressions` sets it.",
+        doc: "A file of lines `leak:PATTERN`, in LeakSanitizer's syntax: leaks are not reported \
+              where a function or file of the stack matches. `uslab run --leak-suppressions` sets \
+              it.",
         is_harmless: false,
     },
     Variable {
@@ -209,8 +216,9 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the C libraries",
         values: "`1`, bytes, `0`",
         default: "the heap is not profiled",
-        doc: "Profile the heap from the start: one allocation in so many bytes is a sample (`1`: in 524288); \
-              see [seeing inside](seeing-inside.md#heap-profile). `uslab run --profile` sets it.",
+        doc: "Profile the heap from the start: one allocation in so many bytes is a sample (`1`: in \
+              524288); see [seeing inside](seeing-inside.md#heap-profile). `uslab run --profile` \
+              sets it.",
         is_harmless: false,
     },
     Variable {
@@ -218,8 +226,8 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the C libraries",
         values: "a path",
         default: "no profile is written at exit",
-        doc: "Write the heap profile at exit to this path, followed by `.` and the process id. A program that \
-              ends by a signal or `_exit` writes none. `uslab run --profile` sets it.",
+        doc: "Write the heap profile at exit to this path, followed by `.` and the process id. A \
+              program that ends by a signal or `_exit` writes none. `uslab run --profile` sets it.",
         is_harmless: false,
     },
     Variable {
@@ -227,11 +235,11 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "`1`, or words: `check`, `canary`, `zero`, `quarantine`, `order`, `ranges`",
         default: "the checks of every process",
-        doc: "Harden every cache and the malloc family, but not private heaps: check every free, secret \
-              canaries around the requested bytes, zeroes in freed objects, a random quarantine, random \
-              order, addresses that no other cache reuses. `1`: all of these; see \
-              [security](security.md#uslab_secure1). A word without a meaning is reported with its column, \
-              and the variable then has no effect.",
+        doc: "Harden every cache and the malloc family, but not private heaps: check every free, \
+              secret canaries around the requested bytes, zeroes in freed objects, a random \
+              quarantine, random order, addresses that no other cache reuses. `1`: all of these; see \
+              [security](security.md#uslab_secure1). A word without a meaning is reported with its \
+              column, and the variable then has no effect.",
         is_harmless: true,
     },
     Variable {
@@ -241,8 +249,9 @@ pub const VARIABLES: [Variable; 26] = [
         default: "1572864 (1.5 MiB), or 1/64 of the memory of slabs divided by the CPUs, if that is more; \
                   of sheaves larger than the default alone. Objects of 33 KiB to 1 MiB: 16 MiB on up \
                   to four CPUs; a quarter of that in larger processes without a background thread",
-        doc: "Upper bound on what the sheaves of one CPU hold, over all caches. The library then counts every \
-              sheaf of more than two objects. Objects of 33 KiB to 1 MiB have a second bound of that size.",
+        doc: "Upper bound on what the sheaves of one CPU hold, over all caches. The library then \
+              counts every sheaf of more than two objects. Objects of 33 KiB to 1 MiB have a second \
+              bound of that size.",
         is_harmless: true,
     },
     Variable {
@@ -251,9 +260,9 @@ pub const VARIABLES: [Variable; 26] = [
         values: "`SOFT` or `SOFT,HARD`: bytes, with `K`, `M`, `G` or `T` behind, or a percentage as in `80%`; \
                  `0` is no limit",
         default: "no limit",
-        doc: "Limit the memory that the allocator holds, as `uslab::set_limit` does. A percentage is of the \
-              lowest limit of the process's control groups (version 2), or of the machine's memory. \
-              `uslab run --limit` sets it.",
+        doc: "Limit the memory that the allocator holds, as `uslab::set_limit` does. A percentage is \
+              of the lowest limit of the process's control groups (version 2), or of the machine's \
+              memory. `uslab run --limit` sets it.",
         is_harmless: false,
     },
     Variable {
@@ -270,10 +279,10 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "`NAME=VALUE,…`; names are those of the variables, in lower case and without `USLAB_`",
         default: "each variable's own default",
-        doc: "Several settings in one: `decay_ms=0,limit=80%,90%`. A program can carry such a string itself: \
-              [settings in the program](README.md#settings-in-the-program). A setting's own variable \
-              overrides this one, which overrides the program's string. Some variables [cannot be set \
-              here](README.md#settings-in-the-program). `uslab run --conf` sets it.",
+        doc: "Several settings in one: `decay_ms=0,limit=80%,90%`. A program can carry such a string \
+              itself: [settings in the program](README.md#settings-in-the-program). A setting's own \
+              variable overrides this one, which overrides the program's string. Some variables \
+              [cannot be set here](README.md#settings-in-the-program). `uslab run --conf` sets it.",
         is_harmless: false,
     },
     Variable {
@@ -297,8 +306,8 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the preload library",
         values: "`1`",
         default: "`RTLD_DEEPBIND` is taken off",
-        doc: "Leave `RTLD_DEEPBIND` to `dlopen`. A module that is opened with it frees the program's memory \
-              with the C library's `free`.",
+        doc: "Leave `RTLD_DEEPBIND` to `dlopen`. A module that is opened with it frees the program's \
+              memory with the C library's `free`.",
         is_harmless: false,
     },
     // Refused where they are understood, with the reason in the log: `reclaim::sources::systemd`.

@@ -31,8 +31,8 @@ pub enum Placed {
 /// is free.
 fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
-    // SAFETY: a fresh mapping: neither a hint nor MAP_FIXED_NOREPLACE replaces a mapping. Kernels
-    // before 4.17 take that flag for a hint.
+    // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
+    // SAFETY: a fresh mapping: neither a hint nor that flag replaces a mapping.
     let address = unsafe { calls::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         return if super::errno::get() == libc::EEXIST { Placed::Taken } else { Placed::Refused };
@@ -57,8 +57,8 @@ pub fn map_at(start: usize, bytes: usize) -> Placed {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let placed = place(start, bytes, access, libc::MAP_FIXED_NOREPLACE);
     if placed == Placed::Mapped {
-        // SAFETY: the range was just mapped. The advice changes no contents, and a kernel without
-        // huge pages refuses it harmlessly.
+        // A kernel without huge pages refuses.
+        // SAFETY: the range was just mapped, and the advice changes no contents.
         unsafe { calls::madvise(start as *mut _, bytes, libc::MADV_NOHUGEPAGE) };
     }
     placed
@@ -215,8 +215,7 @@ pub fn limit_addresses() {
 #[cfg(test)]
 pub fn is_mapped(start: usize) -> bool {
     let mut residence = 0u8;
-    // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
-    // not mapped.
+    // SAFETY: the kernel writes one byte for one page; an address that is not mapped is an error.
     unsafe { calls::mincore(start as *mut _, 1, &raw mut residence) == 0 }
 }
 
@@ -224,8 +223,7 @@ pub fn is_mapped(start: usize) -> bool {
 #[cfg(test)]
 pub fn is_resident(start: usize) -> bool {
     let mut residence = 0u8;
-    // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
-    // not mapped.
+    // SAFETY: the kernel writes one byte for one page; an address that is not mapped is an error.
     let ok = unsafe { calls::mincore(start as *mut _, 1, &raw mut residence) } == 0;
     ok && residence & 1 != 0
 }
@@ -236,8 +234,7 @@ pub fn resident_bytes<const BYTES: usize>(start: usize) -> usize {
     const MIN_PAGE_BYTES: usize = 4096;
     const { assert!(BYTES <= 512 * MIN_PAGE_BYTES) };
     let mut residence = [0u8; 512];
-    // SAFETY: the kernel writes a byte for each page, of which there are 512 at most, and returns
-    // an error for addresses that are not mapped.
+    // SAFETY: a byte for each page, 512 at most; an address that is not mapped is an error.
     let ok = unsafe { calls::mincore(start as *mut _, BYTES, residence.as_mut_ptr()) } == 0;
     let pages = BYTES / page_bytes().max(MIN_PAGE_BYTES);
     let resident = residence[..pages].iter().filter(|&&page| page & 1 != 0).count();

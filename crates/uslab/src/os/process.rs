@@ -78,8 +78,8 @@ pub fn claim() {
     // The kernel rounds the length up to its own page size: a larger page would wipe other statics
     // too.
     if super::memory::page_bytes() == PAGE_BYTES {
-        // SAFETY: the page is a static of this module, page-aligned, and valid when wiped. A
-        // refusal changes nothing.
+        // A refusal changes nothing.
+        // SAFETY: the page is a static of this module, page-aligned, and valid when wiped.
         unsafe { calls::madvise((&raw const THREADS).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
     }
     THREADS.owner.store(super::file::process_id(), Relaxed);
