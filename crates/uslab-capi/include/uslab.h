@@ -230,7 +230,7 @@ void uslab_sheaf_return(uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 /*
  * These are the functions of C, with two differences. Size 0 is a size like any other, also for
  * uslab_realloc, which never frees. Every power of two up to 4096 is aligned to itself, any other
- * size to 16; in a debugged or hardened process to 16. Sizes and alignments are bytes. ENOMEM.
+ * size to 16; in a debugged or hardened process all to 16. Sizes and alignments are bytes. ENOMEM.
  * uslab_free never fails; NULL is allowed.
  */
 void  uslab_free(void *pointer) USLAB_NOEXCEPT USLAB_DIRECT;

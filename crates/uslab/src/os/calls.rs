@@ -189,8 +189,10 @@ pub unsafe fn mincore(start: *mut c_void, bytes: usize, residence: *mut u8) -> c
 /// # Safety
 /// As that option of `prctl`.
 pub unsafe fn prctl(option: c_int, argument: c_ulong) -> c_int {
+    // The kernel requires that whole words are zero.
+    let none: c_ulong = 0;
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_prctl, option, argument, 0, 0, 0) as c_int }
+    unsafe { libc::syscall(libc::SYS_prctl, option, argument, none, none, none) as c_int }
 }
 
 /// `getpid(2)`.
