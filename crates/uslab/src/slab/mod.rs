@@ -21,9 +21,9 @@
 //!   thread has counted. One thread at a time takes from a slab: it holds the lists' lock, or has
 //!   moved the slab to the *taking* list under it, where all other threads leave the slab alone.
 //! * A slab whose count equals its objects is *empty*: no freeing thread is between its two steps.
-//!   A group keeps empty slabs up to an adaptive target and releases the others. A release removes
-//!   the slab from the page map, under the lock. A thread that relists late finds the slab gone and
-//!   returns.
+//!   A group keeps empty slabs up to an adaptive target (`shrink`) and releases the others. A
+//!   release removes the slab from the page map, under the lock. A thread that relists late finds
+//!   the slab gone and returns.
 //!
 //! Every slab stands in exactly one list, full slabs too. So destroying a whole cache costs what
 //! that cache owns, whatever else is alive.

@@ -30,12 +30,6 @@ pub struct Constructor {
     pub release: Option<unsafe fn(object: *mut u8, data: usize, name: &str)>,
 }
 
-/// Bytes of empty slabs beyond which [`Lists::note_grow`] does not raise a group's target.
-/// [`Slabs::free_and_keep`] may raise the target further.
-const MAX_KEPT_BYTES: usize = 64 << 20;
-/// The same for slabs that are runs.
-const MAX_KEPT_RUN_BYTES: usize = 8 << 20;
-
 /// A cache with a shared record publishes its count of free objects when the count has changed by
 /// more than this part of a slab's objects: a quarter.
 const SHARED_DRIFT_PART: usize = 4;
@@ -187,6 +181,11 @@ impl Slabs {
         self.used_tallies.of(self.cpu_tallies()).chain([&self.own])
     }
 
+    /// CPUs of which threads have counted in these slabs.
+    pub(super) fn used_cpu_count(&self) -> usize {
+        self.used_tallies.of(self.cpu_tallies()).count()
+    }
+
     fn cpu_tallies(&self) -> &[Tally] {
         // SAFETY: `new` got these lines, which live as long as the slabs.
         unsafe { core::slice::from_raw_parts(self.tallies, self.tally_count) }
@@ -299,14 +298,7 @@ impl Slabs {
         self.count_slab(slab, 1);
         counters::peak::note_system();
         let mut lists = self.use_group(group).lock();
-        let most_bytes = match self.geometry.is_run() {
-            // No thread comes by to release them.
-            true if pages::is_bounded() && !pages::is_small() => 0,
-            true => MAX_KEPT_RUN_BYTES,
-            false => MAX_KEPT_BYTES,
-        };
-        let most = if self.is_shared { 0 } else { most_bytes / self.slab_bytes() };
-        lists.note_grow(most as u32);
+        lists.note_grow(self.most_empty_slabs());
         // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
         let list = lists.place(slab, list, End::First);

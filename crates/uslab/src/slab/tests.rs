@@ -197,6 +197,27 @@ fn a_live_set_of_many_slabs_stays_after_it_was_learnt() {
 }
 
 #[test]
+fn slabs_of_many_objects_go_back_to_the_pages() {
+    const ROUND_BYTES: usize = 4 << 20;
+    /// # Safety
+    /// None.
+    unsafe fn leave_as_it_is(_: *mut u8, _: usize) {}
+    let constructor = Constructor { call: leave_as_it_is, data: 0, release: None };
+    let empty_bytes = |bytes: usize, constructor: Option<Constructor>| {
+        let (slabs, record) = slabs_of_order(5, bytes, constructor);
+        (0..8).for_each(|_| free(slabs, &take(slabs, ROUND_BYTES / bytes)));
+        (record.empty_slabs.load(Relaxed) as usize * slabs.slab_bytes(), slabs.geometry().objects)
+    };
+    let (few, constructed) = (empty_bytes(2048, None), empty_bytes(64, Some(constructor)));
+    assert!(few.0 > ROUND_BYTES / 2 && few.1 < 128, "{few:?}: slabs of few objects are learnt");
+    assert!(constructed.0 > ROUND_BYTES / 2, "{constructed:?}: constructors ran once");
+    for bytes in [16, 64, 256, 1024] {
+        let (empty, objects) = empty_bytes(bytes, None);
+        assert!((1..=256 << 10).contains(&empty) && objects >= 128, "{bytes}: {empty}, {objects}");
+    }
+}
+
+#[test]
 fn some_empty_slabs_go_and_the_last_does_not() {
     let (slabs, record) = slabs(4096, None);
     let round = || free(slabs, &take(slabs, 400));
