@@ -16,7 +16,7 @@ const SCRIPT: &str = include_str!("rare.ld");
 pub fn link_arg(cc: &str, chosen: &[&str], directory: &Path) -> Option<String> {
     let [script, source, library] = ["rare.ld", "probe.c", "probe.so"].map(|name| directory.join(name));
     std::fs::write(&script, SCRIPT).ok()?;
-    std::fs::write(&source, "int probe(void) { return 0; }\n").ok()?;
+    std::fs::write(&source, "int other(void);\nint probe(void) { return other(); }\n").ok()?;
     let arg = format!("-Wl,-T,{}", script.display());
     let mut probe = Command::new(cc);
     probe.args(["-shared", "-nostdlib", "-fPIC"]).args(chosen).arg(&arg).arg("-o").arg(&library).arg(&source);
