@@ -181,7 +181,7 @@ impl Slabs {
         self.used_tallies.of(self.cpu_tallies()).chain([&self.own])
     }
 
-    /// CPUs of which threads have counted in these slabs.
+    /// CPUs on which threads have counted objects of these slabs.
     pub(super) fn used_cpu_count(&self) -> usize {
         self.used_tallies.of(self.cpu_tallies()).count()
     }
@@ -297,8 +297,9 @@ impl Slabs {
         self.count_taken(taken as i64);
         self.count_slab(slab, 1);
         counters::peak::note_system();
+        let most_empty = self.most_empty_slabs();
         let mut lists = self.use_group(group).lock();
-        lists.note_grow(self.most_empty_slabs());
+        lists.note_grow(most_empty);
         // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
         let list = lists.place(slab, list, End::First);

@@ -14,8 +14,8 @@ use core::sync::atomic::Ordering::Relaxed;
 // Upper bounds on the bytes of a group's empty slabs, up to which new slabs raise its target.
 // [`Slabs::free_and_keep`] may raise it further.
 
-/// For slabs of [`MANY_OBJECTS`], for each CPU in use. To release such a slab and make it again
-/// costs 0.4 µs, little for each object; meanwhile all caches can have its pages (ADR 0071).
+/// For slabs of [`MANY_OBJECTS`] or more, for each CPU in use. To release such a slab and make it
+/// again costs 0.4 µs, little for each object; meanwhile all caches can have its pages (ADR 0071).
 const MAX_EMPTY_CPU_BYTES: usize = 128 << 10;
 /// The least such bound.
 const MIN_EMPTY_BYTES: usize = 256 << 10;
