@@ -115,10 +115,10 @@ typedef struct uslab_cache_options {
     void   (*ctor)(void *object); /* runs once for each object, when its slab is made, not for each
                                      allocation: a freed object must be as constructed. It may run on
                                      any thread; it must not use the cache, throw or longjmp */
-    unsigned min_objects;         /* objects of a slab, if max_order allows; 0: by the number of CPUs */
+    unsigned min_objects;         /* objects of a slab, if max_order allows; 0: 32 or more */
     unsigned min_order;           /* a slab takes at least 2^min_order pages of 4 KiB */
     unsigned max_order;           /* at most 2^max_order, unless one object needs more; 0: 3; >8: 8 */
-    unsigned sheaf_capacity;      /* objects in each of a CPU's two sheaves; 0: adapts to use */
+    unsigned sheaf_capacity;      /* objects of a sheaf, made 2^k - 2, at most 2046; 0: adapts */
     unsigned numa_policy;         /* USLAB_NUMA_LOCAL, ... */
     unsigned numa_node;           /* for USLAB_NUMA_BIND; otherwise 0 */
 } uslab_cache_options;
@@ -129,8 +129,8 @@ typedef struct uslab_cache_options {
  * are the defaults.
  *
  * EINVAL: no name, size 0, a bad alignment, an unknown flag or policy, a bad structure. E2BIG: size
- * or alignment beyond 256 KiB. ENFILE: 65 480 caches live. ENODEV: no such node, or none that the
- * process may use, or a seccomp filter forbids mbind. ENOMEM.
+ * or alignment beyond 256 KiB. ENFILE: all 65 475 ids of caches are in use, some of them by malloc.
+ * ENODEV: no such node, none that the process may use, or a seccomp filter forbids mbind. ENOMEM.
  */
 uslab_cache *uslab_cache_create(const char *name, size_t size,
                                 const uslab_cache_options *options) USLAB_NOEXCEPT;
@@ -147,8 +147,8 @@ int uslab_cache_destroy(uslab_cache *cache) USLAB_NOEXCEPT;
  * Returns an object: uninitialised, constructed, or zeroed with USLAB_ZERO. `flags` are those of an
  * allocation. ENOMEM; EINVAL: an unknown flag.
  *
- * The fast path is about a dozen instructions without a lock; zeroing adds to that. About one call
- * in sixty takes the slow path, which may block.
+ * The fast path is about a dozen instructions without a lock; zeroing adds to that. Of many calls
+ * in a row one in about 60 takes the slow path, which may block; more do from 256 bytes on.
  */
 void *uslab_cache_alloc(uslab_cache *cache, unsigned flags) USLAB_NOEXCEPT USLAB_DIRECT;
 
@@ -512,9 +512,9 @@ typedef struct uslab_cache_stats {
     uint64_t sheaf_free;       /* free objects in sheaves */
     uint64_t alloc_slow;       /* slow paths of allocations */
     uint64_t free_slow;        /* slow paths of frees */
-    uint64_t refills;          /* sheaves filled from slabs */
-    uint64_t flushes;          /* sheaves emptied into slabs */
-    uint64_t drains;           /* sheaves taken from another CPU */
+    uint64_t refills;          /* times that a CPU took objects from slabs */
+    uint64_t flushes;          /* times that objects of a sheaf went to slabs */
+    uint64_t drains;           /* sheaves that drains took out of CPUs' slots */
     uint64_t grows;            /* slabs taken from the page layer */
     uint64_t shrinks;          /* slabs returned to the page layer */
     uint64_t failures;         /* allocations that failed for lack of memory */

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | live | objects in the program's hands × the size of their cache, and large objects |
 //! | slack | those objects × (distance − size), and the ends of slabs that hold no whole object |
-//! | cached | objects in sheaves and barns × distance, as of the last slow path of each CPU |
+//! | cached | objects in sheaves and barns × distance, as of the last slow paths of each CPU |
 //! | partial | free objects × distance in slabs that also hold objects in use, less the pages of slabs that are not charged: not used yet, or given back |
 //! | empty | slabs with every object free |
 //! | other | used pages that belong to no listed cache: those of private heaps and of the heap profile |

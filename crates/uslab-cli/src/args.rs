@@ -53,7 +53,8 @@ Environment:
 
 Exit status:
   0 on success, 1 when a command fails, 2 for a wrong command line. `uslab help run` and `uslab help
-  validate` list further ones.";
+  validate` list further ones. `uslab bench` returns the status of uslab-bench: 127 when that is not
+  installed, 126 when it could not be executed.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -70,7 +71,7 @@ Examples:
 Exit status:
   that of PROGRAM, or 23 when --leaks found leaks; 128+N when signal N ended it; 127 when it was not
   found; 126 when it could not be executed; 125 when uslab could not do its part (no library, no
-  directory for the snapshot).
+  directory for the snapshot, no file for --stats-json).
 
 Static programs and programs that gain privileges (setuid, setgid) take no preloaded library: they
 run on the allocator that they came with, and a warning says so.";
@@ -94,7 +95,8 @@ A sheaf holds free objects, and a CPU allocates from its own without a lock.
 
 In slabinfo text, `limit` and `batchcount` are the capacity of a sheaf (what a CPU keeps, and what
 it moves at once), and blanks in a cache's name become underscores. Objects in sheaves count as
-free, as of the last slow path of each CPU: a figure can be behind by what the CPUs hold.";
+free. The fast path counts nothing: a figure can be behind by what the CPUs hold, and by their last
+slow paths.";
 
 const TOP_EXAMPLES: &str = "\
 Examples:
@@ -226,8 +228,8 @@ pub struct Run {
     /// Put about one allocation in MS milliseconds between guard pages (100 unless given)
     ///
     /// An overflow of such an object, or a use after its free, is reported with the stacks of the
-    /// access, the allocation and the free. `all` guards every allocation. Sets USLAB_GUARD for the
-    /// program.
+    /// access, the allocation and the free. `all` guards every allocation; 1 is the same as 100.
+    /// Sets USLAB_GUARD for the program.
     #[arg(long, value_name = "MS|all", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(value_parser = settings::guard)]
     pub guard: Option<String>,
@@ -258,7 +260,7 @@ pub struct Run {
     /// Limit the memory that the allocator holds: SOFT or SOFT,HARD, in bytes or percent
     ///
     /// Bytes may have K, M, G or T behind them; a percentage is of the control group's limit, or of
-    /// the machine's memory. Above SOFT the background thread reclaims; an allocation that would
+    /// the machine's memory. Above SOFT a thread of the library reclaims; an allocation that would
     /// exceed HARD fails. Sets USLAB_LIMIT for the program.
     #[arg(long, value_name = "SOFT[,HARD]", value_parser = settings::limit)]
     pub limit: Option<String>,

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 pub const FAILED: u8 = 1;
 /// `uslab validate` could not have the process checked.
 pub const NOT_VALIDATED: u8 = 3;
-/// `uslab run` could not do its own part, before the program was started.
+/// `uslab run` could not do its own part: before the program was started, or write `--stats-json`.
 pub const RUN_FAILED: u8 = 125;
 /// The program was found and could not be executed.
 pub const NOT_EXECUTABLE: u8 = 126;

@@ -134,7 +134,7 @@ fn activity<'a>(series: &Series, times_s: &'a [f64]) -> Chart<'a> {
     // Of a second, in thousandths: on the scale of the counts beside it.
     let stalled = rates(|point| point.process.stall_us).into_iter().map(|us| us / 1000.0).collect();
     let lines = vec![
-        layer("slots drained", "l0", rates(|point| point.total(|cache| cache.drains))),
+        layer("sheaves drained", "l0", rates(|point| point.total(|cache| cache.drains))),
         layer("slabs released", "l1", rates(|point| point.total(|cache| cache.shrinks))),
         layer("slabs made", "l2", rates(|point| point.total(|cache| cache.grows))),
         layer("failed allocations", "l3", rates(|point| point.total(|cache| cache.failures))),

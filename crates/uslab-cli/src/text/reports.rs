@@ -268,7 +268,7 @@ fn detail(cache: &Cache) -> String {
     line("slow paths", format!("{} of allocation, {} of free", cache.alloc_slow, cache.free_slow));
     line(
         "sheaves",
-        format!("{} refilled, {} flushed, {} slots drained", cache.refills, cache.flushes, cache.drains),
+        format!("{} refills, {} flushes, {} sheaves drained", cache.refills, cache.flushes, cache.drains),
     );
     line("pages", format!("{} slabs made, {} released", cache.grows, cache.shrinks));
     if cache.slabs > 0 && !cache.node_slabs.is_empty() {
@@ -355,7 +355,7 @@ bytes        4.6 MiB in slabs
   partial      179.5 KiB   3%
   empty            8 KiB   0%
 slow paths   3600 of allocation, 2400 of free
-sheaves      2400 refilled, 1200 flushed, 0 slots drained
+sheaves      2400 refills, 1200 flushes, 0 sheaves drained
 pages        1200 slabs made, 0 released
 failures     0
 ";

@@ -7,9 +7,9 @@
 //!                               └─▶ hooks with `listen` take it over
 //! ```
 //!
-//! A program with little memory never gets the thread, and everything works without it: freeing
-//! threads purge and shrink. A fork child starts its own thread when it grows. `USLAB_REAPER=0`
-//! forbids the thread.
+//! Below 16 MiB only a limit, a shrinker, a request or a source starts the thread. Everything works
+//! without it: freeing threads purge and shrink. A fork child starts its own thread when it grows.
+//! `USLAB_REAPER=0` forbids the thread.
 //!
 //! The thread never holds a lock while it sleeps. It runs code of the program only after it was
 //! taken over, and only where the system refuses another thread for that. It ends when the first

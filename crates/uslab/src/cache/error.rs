@@ -12,7 +12,7 @@ pub enum CreateError {
     TooLarge,
     /// There is no memory for it.
     OutOfMemory,
-    /// 65 480 caches live already.
+    /// All 65 475 ids of caches are in use; the size classes of `malloc` use some of them.
     TooManyCaches,
     /// The [`NumaPolicy`](crate::NumaPolicy) names a node that does not exist, has no memory or is
     /// not the process's to use (`cpuset`), or a seccomp filter forbids `mbind`.

@@ -199,7 +199,8 @@ static TRIMMING: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
 
 /// Releases about `bytes` of memory that no thread needs soon. It drains this CPU's sheaves and the
 /// barns, if they hold enough to matter. Then it releases empty slabs, but the last of each group,
-/// from all caches in proportion to their empty slabs, and purges the pages.
+/// from all caches in proportion to their empty slabs. If these are not enough, it purges free
+/// pages inside slabs in use. Last it purges free pages.
 ///
 /// One thread at a time trims; other threads return at once, since they would find only what that
 /// thread left. If there is no free memory, this takes no lock.

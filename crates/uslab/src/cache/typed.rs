@@ -174,8 +174,9 @@ impl<T> Cache<T> {
     /// Allocates an object. It is uninitialised; in a cache with a constructor it is as
     /// constructed, or as its last user left it. `None` if memory is used up.
     ///
-    /// The fast path is wait-free. About one call in sixty takes the slow path, which may sleep on
-    /// short locks, make system calls, and, where memory is used up, run callbacks of shrinkers.
+    /// The fast path is wait-free. Of many calls in a row one in about 60 takes the slow path, and
+    /// more do for objects of 256 bytes or more. The slow path may sleep on short locks, make
+    /// system calls, and, where memory is used up, run callbacks of shrinkers.
     #[inline(always)]
     pub fn alloc(&self) -> Option<NonNull<T>> {
         // SAFETY: the slots are the cache's or the dummies.

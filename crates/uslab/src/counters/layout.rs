@@ -388,7 +388,7 @@ pub struct Record {
     pub empty_slabs: AtomicI64,
     /// Objects free in slabs.
     pub slab_free: AtomicI64,
-    /// Objects free in the sheaves of CPUs and barns, as of the last slow path of each.
+    /// Objects free in the sheaves of CPUs and barns, as of the last fold of each CPU's tally.
     pub sheaf_free: AtomicI64,
     /// Times a slow path of allocation ran.
     pub alloc_slow: AtomicU64,

@@ -203,7 +203,7 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
     let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
     if bound > 0 {
         memory::learn_commit_mode();
-        super::bound::look_at_limits();
+        super::bound::check_limits();
     }
     let wanted = if ARENA.is_populated.load(Relaxed) { least } else { wanted.max(least) };
     let mut placed = Placed::Refused;

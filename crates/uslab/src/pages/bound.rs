@@ -12,7 +12,7 @@ pub(super) const GROWTH_PAGES: usize = (4 << 20) / PAGE_BYTES;
 static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
 /// The process took [`GROWTH_PAGES`] fresh pages since the last [`begin_growth`].
 static HAS_GROWN: AtomicBool = AtomicBool::new(false);
-/// A limit counted mapped bytes when the background thread last looked.
+/// A limit counted mapped bytes when the background thread last checked.
 static IS_MAPPING_LIMITED: AtomicBool = AtomicBool::new(false);
 
 /// Whether free memory is bounded: it cannot wait until it is idle.
@@ -21,7 +21,7 @@ pub fn is_bounded() -> bool {
 }
 
 /// Finds out whether a limit counts mapped bytes. Makes a system call.
-pub fn look_at_limits() {
+pub fn check_limits() {
     IS_MAPPING_LIMITED.store(os::memory::is_mapping_limited(), Relaxed);
 }
 

@@ -419,10 +419,10 @@ impl Buddy {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
     }
 
-    /// Whether a purge of groups of `group` pages finds one in chunk `index`, which is committed.
-    pub fn has_to_purge(&self, index: usize, group: usize) -> bool {
+    /// Whether a purge of blocks of `block` pages finds one in chunk `index`, which is committed.
+    pub fn has_to_purge(&self, index: usize, block: usize) -> bool {
         // SAFETY: committed, and `&self` is the lock.
-        unsafe { &*arena::chunk(index) }.dirty_groups(group).iter().any(|&pages| pages != 0)
+        unsafe { &*arena::chunk(index) }.dirty_blocks(block).iter().any(|&pages| pages != 0)
     }
 
     /// Returns the first chunk with dirty free pages, from `cursor` on and around the end. It skips

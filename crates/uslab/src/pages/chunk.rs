@@ -1,6 +1,6 @@
 //! A chunk: 512 pages, and two bitmaps that mark the free pages and those that read as zero.
 //!
-//! A free buddy of order k is an aligned group of 2^k set bits, which [`find`] finds by folding the
+//! A free buddy of order k is an aligned block of 2^k set bits, which [`find`] finds by folding the
 //! map onto itself. So there are no free lists to merge: freeing coalesces by itself, and the chunk
 //! can allocate and free runs of any length.
 
@@ -84,9 +84,9 @@ fn mask(word: usize, first: usize, count: usize) -> u64 {
     (u64::MAX >> (64 - ones)) << (low - word * 64)
 }
 
-/// Folds a word so that a bit is set where an aligned group of `2^order` set bits starts; order up
+/// Folds a word so that a bit is set where an aligned block of `2^order` set bits starts; order up
 /// to 6.
-fn groups(mut word: u64, order: u32) -> u64 {
+fn blocks(mut word: u64, order: u32) -> u64 {
     /// Bits at multiples of 1, 2, 4 … 64.
     const STARTS: [u64; 7] = [
         u64::MAX,
@@ -103,11 +103,11 @@ fn groups(mut word: u64, order: u32) -> u64 {
     word & STARTS[order as usize]
 }
 
-/// The start of the first aligned group of `2^order` set bits.
+/// The start of the first aligned block of `2^order` set bits.
 pub fn find(map: &Map, order: u32) -> Option<usize> {
     if order <= 6 {
         map.iter().enumerate().find_map(|(i, &word)| {
-            let starts = groups(word, order);
+            let starts = blocks(word, order);
             (starts != 0).then(|| i * 64 + starts.trailing_zeros() as usize)
         })
     } else {
@@ -116,7 +116,7 @@ pub fn find(map: &Map, order: u32) -> Option<usize> {
     }
 }
 
-/// The largest order for which [`find`] finds a group; `None` if no bit is set.
+/// The largest order for which [`find`] finds a block; `None` if no bit is set.
 pub fn largest_order(map: &Map) -> Option<u32> {
     // Most chunks are full or nearly empty: test for a full one, then from the largest order down.
     if map.iter().all(|&w| w == 0) {
@@ -275,19 +275,19 @@ impl Chunk {
         true
     }
 
-    /// The free pages that a purge takes: each aligned group of `group` free pages with a dirty one
+    /// The free pages that a purge takes: each aligned block of `block` free pages with a dirty one
     /// among them, and a word of 64 free pages as a whole if any of them is dirty.
-    pub fn dirty_groups(&self, group: usize) -> Map {
-        let order = group.trailing_zeros();
+    pub fn dirty_blocks(&self, block: usize) -> Map {
+        let order = block.trailing_zeros();
         core::array::from_fn(|word| {
             let free = self.free[word];
             let dirty = self.dirty(word, free);
             if free == u64::MAX && dirty != 0 {
                 return u64::MAX;
             }
-            let (mut starts, mut taken) = (groups(free, order), 0);
+            let (mut starts, mut taken) = (blocks(free, order), 0);
             while starts != 0 {
-                let whole = (u64::MAX >> (64 - group)) << starts.trailing_zeros();
+                let whole = (u64::MAX >> (64 - block)) << starts.trailing_zeros();
                 starts &= starts - 1;
                 taken |= if dirty & whole != 0 { whole } else { 0 };
             }
@@ -295,10 +295,10 @@ impl Chunk {
         })
     }
 
-    /// Takes [`Chunk::dirty_groups`] for a purge, and returns them. It breaks a huge page.
-    pub fn claim_dirty(&mut self, group: usize) -> Map {
+    /// Takes [`Chunk::dirty_blocks`] for a purge, and returns them. It breaks a huge page.
+    pub fn claim_dirty(&mut self, block: usize) -> Map {
         self.break_huge();
-        let taken = self.dirty_groups(group);
+        let taken = self.dirty_blocks(block);
         for (word, &pages) in taken.iter().enumerate() {
             self.dirty_pages -= self.dirty(word, pages).count_ones() as u16;
             self.free_pages -= pages.count_ones() as u16;

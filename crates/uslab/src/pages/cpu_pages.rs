@@ -23,8 +23,8 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Re
 mod valid;
 pub(super) use valid::check_all;
 
-/// Orders that the lists keep: runs of 1, 2, 4 and 8 pages. Larger slabs are charged page by page,
-/// and their runs come from the buddy.
+/// Orders that the lists keep: runs of 1, 2, 4 and 8 pages. The runs of larger slabs come from the
+/// buddy.
 const ORDERS: usize = 4;
 /// Upper bound on the runs of one order in a list.
 const RUNS: usize = 32;

@@ -14,8 +14,8 @@
 //! Of more than 512 MiB, half goes at a time.
 //!
 //! Free memory must not make a process much larger than its need. Where a program takes fresh pages
-//! because the free ones do not fit, pages go early: no more is held than twice what was in use at
-//! most in the window.
+//! because the free ones do not fit, and holds more than 8 MiB beyond twice what was in use at most
+//! in the window, pages go early, down to half of that excess over the need.
 
 use super::PAGE_BYTES;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -19,7 +19,7 @@ pub fn purge_rested(rested: bool) -> bool {
     if rested {
         cpu_pages::drain_all();
     }
-    let is_settled = purge::purge_at_look(rested);
+    let is_settled = purge::purge_at_tick(rested);
     cpu_pages::begin_period();
     buddy::lock().operations = 0;
     is_settled

@@ -27,9 +27,8 @@
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only these make system calls: growth,
-//! mapping chunks again and undoing that, mapping boot memory, the choice of huge pages and of
-//! memory policies, and waking the background thread. Under `CpuPages`, no code makes any.
+//! Lock order: `CpuPages`, then `Pages`. ARCHITECTURE.md lists the system calls that code makes
+//! under `Pages` (*Lock order*). Under `CpuPages`, no code makes any.
 
 pub mod arena;
 pub mod boot;

@@ -10,12 +10,12 @@ use crate::os;
 pub(super) const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 /// Period after which refusals of the system are forgotten and the chunks are tried again.
 pub(super) const REFUSAL_MS: u64 = 10_000;
-/// Upper bound of the learnt part of the limit: 512 MiB.
+/// Upper bound of the learnt part of the allowance: 512 MiB.
 const MAX_LEARNT_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
-/// The learnt limit and the period of refusals. Guarded by the buddy's lock.
+/// The allowance and the period of refusals. Guarded by the buddy's lock.
 pub(super) struct Policy {
-    /// Dirty pages beyond [`BASE_PAGES`] that the limit allows.
+    /// Dirty pages beyond [`BASE_PAGES`] that the allowance adds.
     learnt_pages: usize,
     /// Purged pages that no allocation has taken again.
     pub purged_pages: usize,
@@ -62,8 +62,8 @@ impl Policy {
         self.fresh_pages += pages;
         let retaken = pages.min(self.purged_pages);
         self.purged_pages -= retaken;
-        // Half of them: in a single wave of frees some pages come and go by chance, and the limit
-        // should learn little from that.
+        // Half of them: in a single wave of frees some pages come and go by chance, and the
+        // allowance should learn little from that.
         self.learnt_pages = (self.learnt_pages + retaken / 2).min(MAX_LEARNT_PAGES);
     }
 
@@ -74,7 +74,7 @@ impl Policy {
     }
 
     /// Where free memory is bounded, the dirty pages that may stay.
-    pub fn limit_pages(&self) -> usize {
+    pub fn allowance_pages(&self) -> usize {
         match decay::ms() {
             None => usize::MAX,
             Some(0) => 0,

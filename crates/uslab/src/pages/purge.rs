@@ -1,12 +1,15 @@
 //! Purge: gives the memory behind free pages back to the system.
 //!
 //! Free memory stays for about a second. The background thread purges what was idle meanwhile (see
-//! [`super::decay`]). A freeing thread purges if the background thread is late, or if free memory
-//! is bounded. A purge takes wholly free chunks first, then the other chunks in turn from a cursor.
+//! [`super::decay`]). A purge takes wholly free chunks first, then the other chunks in turn from a
+//! cursor.
 //!
-//! Free memory is **bounded** if it cannot wait: there is no background thread, or a limit counts
-//! mapped bytes. When dirty pages then exceed an allowance, a purge reduces them to half of it. A
-//! fork child starts with an allowance of what it found free.
+//! Free memory is **bounded** if it cannot wait: there is no background thread, a limit counts
+//! mapped bytes, or the decay is 0. When dirty pages then exceed an allowance, a purge reduces them
+//! to half of it; with a decay of 0 each free purges. The background thread does it if there is
+//! one, the decay is not 0, and no more than 32 MiB are beyond the allowance; otherwise the freeing
+//! thread does. A freeing thread also purges if the background thread is late. A fork child starts
+//! with an allowance of what it found free.
 //!
 //! The allowance starts at 512 KiB and learns. Each purged page that an allocation takes again
 //! raises it by half a page. So a loop that needs 40 MB over and over soon stops paying for page
@@ -34,9 +37,9 @@ use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Pages of the groups that [`purge_some`] takes first: 64 KiB.
+/// Pages of the blocks that [`purge_some`] takes first: 64 KiB.
 const TOGETHER_PAGES: usize = 16;
-/// A purge of groups gives up after this many chunks without a group.
+/// A purge of blocks gives up after this many chunks without a block.
 const MAX_MISSES: usize = 64;
 /// Free memory that the freeing thread leaves to a background thread that is late: 32 MiB. The
 /// freeing thread purges no more than that at a time.
@@ -54,7 +57,7 @@ pub(super) fn after_free(dirty_pages: usize) {
     if dirty_pages <= BASE_PAGES && !decay::is_at_once() {
         return;
     }
-    let Some(beyond) = beyond_limit() else { return };
+    let Some(beyond) = beyond_allowance() else { return };
     if os::sleep::has_background_thread() && beyond <= LATE_PAGES && !decay::is_at_once() {
         notify();
     } else {
@@ -62,23 +65,23 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
 }
 
-/// Dirty pages beyond the limit, after its decay; `None` if there are none.
-fn beyond_limit() -> Option<usize> {
+/// Dirty pages beyond the allowance, after its halving; `None` if there are none.
+fn beyond_allowance() -> Option<usize> {
     let mut buddy = buddy::lock();
     let now_ms = os::clock::coarse_ms();
     buddy.policy.decay(now_ms);
     buddy.forget_refusals(now_ms);
     let purgeable_pages = buddy.purgeable_pages(Locked::Stay);
-    purgeable_pages.checked_sub(buddy.policy.limit_pages()).filter(|&beyond| beyond > 0)
+    purgeable_pages.checked_sub(buddy.policy.allowance_pages()).filter(|&beyond| beyond > 0)
 }
 
-/// If dirty pages exceed the limit, purges them down to half of it. Returns the bytes purged.
+/// If dirty pages exceed the allowance, purges them down to half of it. Returns the bytes purged.
 fn purge_excess() -> usize {
     bound::take_notice();
-    if beyond_limit().is_none() {
+    if beyond_allowance().is_none() {
         return 0;
     }
-    let target = buddy::lock().policy.limit_pages() / 2;
+    let target = buddy::lock().policy.allowance_pages() / 2;
     purge_to(target * PAGE_BYTES, Locked::Stay)
 }
 
@@ -106,8 +109,8 @@ fn purge_unfit() {
 
 /// The purge of the background thread at each tick. True if pages rested, none went, and none is
 /// left that could go.
-pub(super) fn purge_at_look(rested: bool) -> bool {
-    bound::look_at_limits();
+pub(super) fn purge_at_tick(rested: bool) -> bool {
+    bound::check_limits();
     let is_notified = bound::take_notice();
     let excess = if is_bounded() { purge_excess() } else { 0 };
     if is_notified && !is_bounded() {
@@ -150,13 +153,13 @@ fn purge_idle(most_pages: usize, kept_pages: usize) -> bool {
 ///
 /// Holds no lock during the system calls. May miss pages that are freed meanwhile.
 pub(super) fn purge_to(target_bytes: usize, locked: Locked) -> usize {
-    purge_groups(target_bytes, 1, locked)
+    purge_blocks(target_bytes, 1, locked)
 }
 
-/// As [`purge_to`], but purges only whole groups of dirty pages. A group has `least_pages` pages, a
+/// As [`purge_to`], but purges only whole blocks of dirty pages. A block has `least_pages` pages, a
 /// power of two up to 64, or one system page if that is larger.
-fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usize {
-    let group = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
+fn purge_blocks(target_bytes: usize, least_pages: usize, locked: Locked) -> usize {
+    let block = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
     let mut unmap = os::memory::is_mapping_limited();
     let mut unmap_clean = unmap && target_bytes == 0;
     let (mut purged, mut in_vain) = (0, 0);
@@ -171,13 +174,13 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         // in one piece. Huge pages are split last.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let may_split = buddy.huge_pages > buddy.kept_huge_pages(locked);
-        let next = next.or_else(|| buddy.next_huge(locked, group).filter(|_| may_split));
+        let next = next.or_else(|| buddy.next_huge(locked, block).filter(|_| may_split));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
         let may_unmap = unmap && buddy.may_be_unmapped(index);
         let is_whole = may_unmap && buddy.is_all_free(index);
-        if !is_whole && !buddy.has_to_purge(index, group) {
+        if !is_whole && !buddy.has_to_purge(index, block) {
             in_vain += 1;
             if in_vain >= MAX_MISSES && least_pages > 1 {
                 break;
@@ -188,7 +191,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let must_revoke = !stays_advised && buddy.split(index);
         let (taken, dirty) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
-            let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
+            let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(block) };
             (taken, before - chunk.dirty_pages)
         });
         buddy.policy.window.note_purged(usize::from(dirty));
@@ -262,10 +265,10 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     is_purged
 }
 
-/// How [`purge_some`] treats dirty pages outside whole groups.
+/// How [`purge_some`] treats dirty pages outside whole blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scattered {
-    /// Leaves up to 512 KiB of dirty pages: most of them lie in whole groups a little later.
+    /// Leaves up to 512 KiB of dirty pages: most of them lie in whole blocks a little later.
     Stay,
     /// Purges them like other pages: memory is needed now.
     Go,
@@ -275,7 +278,7 @@ pub enum Scattered {
 /// alone, because the next allocations use their pages.
 ///
 /// Each system call interrupts every CPU that runs a thread of the process. So the purge takes
-/// groups of adjacent pages first.
+/// blocks of adjacent pages first.
 pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     let dirty_bytes = counters::header().dirty_bytes.load(Relaxed) as usize;
     if dirty_bytes == 0 {
@@ -283,7 +286,7 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     }
     let target_bytes = dirty_bytes.saturating_sub(bytes);
     let kept_bytes = if scattered == Scattered::Stay { BASE_PAGES * PAGE_BYTES } else { 0 };
-    purge_groups(target_bytes, TOGETHER_PAGES, Locked::Go)
+    purge_blocks(target_bytes, TOGETHER_PAGES, Locked::Go)
         + purge_to(target_bytes.max(kept_bytes), Locked::Go)
 }
 
@@ -334,7 +337,7 @@ mod tests {
             // So few that the frees purge none of them.
             let freed = (0..BASE_PAGES).step_by(2);
             freed.clone().for_each(|page| free(run.first.plus(page), 1, Temperature::Cold));
-            let in_vain = purge_groups(0, TOGETHER_PAGES, Locked::Go) == 0 && is_huge();
+            let in_vain = purge_blocks(0, TOGETHER_PAGES, Locked::Go) == 0 && is_huge();
             in_vain && purge_to(0, Locked::Go) == freed.len() * PAGE_BYTES && !is_huge()
         }));
     }

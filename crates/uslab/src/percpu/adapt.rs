@@ -6,7 +6,7 @@
 //! that proves too small, which shows in one of three ways:
 //!
 //! * A CPU overflows and next underflows, or the other way round: it frees and allocates more in a
-//!   row than its sheaves hold. After a run that the largest sheaves would not have absorbed, a
+//!   row than its sheaves hold. After a streak that the largest sheaves would not have absorbed, a
 //!   cache with 62 objects or more in a sheaf keeps its capacity: larger sheaves would only hold
 //!   more objects back from their slabs.
 //! * The barn serves the cache many times: objects wander between CPUs.
@@ -65,17 +65,17 @@ const MAX_SHEAF_BYTES: usize = 512 << 10;
 const MAX_RUN_BYTES: usize = 16 << 20;
 /// See [`MAX_RUN_BYTES`].
 const MIN_RUN_BYTES: usize = 4 << 20;
-/// The same for all CPUs together.
+/// Divided by the number of CPUs it is the bound of each, between those two.
 const MAX_ALL_RUN_BYTES: usize = 64 << 20;
 /// The bound on runs falls to this part, a quarter, under pressure, and in a large process without
 /// a background thread.
 const TIGHT_PART: usize = 4;
 /// A cache grows once the barn has served a CPU so many times.
 const BARN_SERVED: u32 = 16;
-/// Upper bound on the length of a run of misses that makes a cache grow: the objects moved must fit
-/// so many sheaves of the largest size. Slots and barn hold half as many or less.
-const MAX_RUN_SHEAVES: usize = 8;
-/// A cache of parts of slabs with smaller sheaves grows whatever the run was: it visits the slow
+/// Upper bound on the length of a streak of misses that makes a cache grow: the objects moved must
+/// fit so many sheaves of the largest size. Slots and barn hold half as many or less.
+const MAX_STREAK_SHEAVES: usize = 8;
+/// A cache of parts of slabs with smaller sheaves grows whatever the streak was: it visits the slow
 /// path so often that the path itself costs most.
 const MODERATE_CAPACITY: usize = 62;
 /// A cache grows once a CPU's spare has had room for a freed object so many times. A CPU that
@@ -206,18 +206,18 @@ impl Level {
     }
 }
 
-/// A run of misses of one kind: the kind in the low bits, and above them how many there were; kept
-/// in [`crate::rseq::Slot::last_miss`]. 0 before the first miss.
+/// A streak of misses of one kind: the kind in the low bits, and above them how many there were;
+/// kept in [`crate::rseq::Slot::last_miss`]. 0 before the first miss.
 #[derive(Clone, Copy)]
-pub(super) struct Run(pub u32);
+pub(super) struct Streak(pub u32);
 
-impl Run {
+impl Streak {
     const KIND_BITS: u32 = 2;
 
-    /// The run after one more miss.
-    pub fn with(self, miss: Miss) -> Run {
+    /// The streak after one more miss.
+    pub fn with(self, miss: Miss) -> Streak {
         let before = if self.is_of(miss) { self.misses() } else { 0 };
-        Run((before + 1).min(u32::MAX >> Self::KIND_BITS) << Self::KIND_BITS | miss as u32)
+        Streak((before + 1).min(u32::MAX >> Self::KIND_BITS) << Self::KIND_BITS | miss as u32)
     }
 
     /// Whether at least the last two misses were of this kind.
@@ -317,9 +317,9 @@ impl Adapt {
         self.charge(self.level())
     }
 
-    /// Notes a miss of a CPU after the run `last`; `barn` is true if the barn served it.
-    /// Returns whether that is a reason to grow.
-    fn count_miss(&self, tally: &Tally, last: Run, miss: Miss, barn: bool) -> bool {
+    /// Notes a miss of a CPU after the streak `last`; `barn` is true if the barn served it. Returns
+    /// whether that is a reason to grow.
+    fn count_miss(&self, tally: &Tally, last: Streak, miss: Miss, barn: bool) -> bool {
         note_use(tally);
         let bounced = match self.kind {
             Kind::Objects => last.misses() > 0 && !last.is_of(miss),
@@ -331,7 +331,7 @@ impl Adapt {
         }
         let moved = last.misses() as usize * self.capacity().min(PIECE);
         let is_small = self.kind == Kind::Objects && self.capacity() < MODERATE_CAPACITY;
-        bounced && (is_small || moved <= MAX_RUN_SHEAVES * self.most.capacity()) || wandered
+        bounced && (is_small || moved <= MAX_STREAK_SHEAVES * self.most.capacity()) || wandered
     }
 
     /// Notes a free that used the room of the spare: cheap, but some twenty times as much as the
@@ -366,7 +366,7 @@ fn note_use(tally: &Tally) {
 }
 
 /// See [`Adapt::count_miss`].
-pub(super) fn note_miss(cache: &CpuCache, tally: &Tally, last: Run, miss: Miss, barn: bool) {
+pub(super) fn note_miss(cache: &CpuCache, tally: &Tally, last: Streak, miss: Miss, barn: bool) {
     let kind = cache.adapt().kind;
     if cache.adapt().count_miss(tally, last, miss, barn) {
         grow(cache, kind.bound_bytes(), true);

@@ -2,7 +2,7 @@
 //! its lock once for a whole sheaf.
 //!
 //! A group is the CPUs of a node that share a last-level cache ([`crate::os::sharing`]). A node
-//! with one such cache has one barn. If a node has several, the room of its barns follows the
+//! with one last-level cache has one barn. If a node has several, the room of its barns follows the
 //! number of CPUs in the largest group. Sheaves that stayed in a barn for a whole period go back to
 //! the slabs ([`Barn::take_unused`]).
 

@@ -6,7 +6,7 @@
 //! for a fork that copies the memory.
 
 use super::access::{Access, Home, Locked, Sequences, exchange, home_of};
-use super::adapt::{self, Adapt, Miss, Run};
+use super::adapt::{self, Adapt, Miss, Streak};
 use super::barn::Barn;
 use super::drain::Keep;
 use super::ownership;
@@ -24,8 +24,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 /// Upper bound on the objects that one call takes from the slabs into a sheaf, or flushes of a full
 /// one, unless it was asked for more. Filling or emptying a large sheaf at once gains nothing, and
-/// would add some tens of microseconds to the latency of that call. A sheaf for which the barn has
-/// no room is flushed whole.
+/// would add some tens of microseconds to the latency of that call. A drained sheaf for which the
+/// barn has no room is flushed whole.
 pub(super) const PIECE: usize = 128;
 
 /// The CPU caches of one cache, in front of its slabs.
@@ -575,9 +575,9 @@ impl CpuCache {
 
     pub(super) fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
         let last_miss = &access.slot().last_miss;
-        let run = Run(last_miss.load(Relaxed));
-        last_miss.store(run.with(miss).0, Relaxed);
-        adapt::note_miss(self, self.slabs.tally_of(access.cpu()), run, miss, barn);
+        let streak = Streak(last_miss.load(Relaxed));
+        last_miss.store(streak.with(miss).0, Relaxed);
+        adapt::note_miss(self, self.slabs.tally_of(access.cpu()), streak, miss, barn);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Per-CPU sheaves: the layer between the fast path and the slabs.
 //!
 //! ```text
-//!            fast path               slow path (about one call in sixty)
+//!            fast path               slow path (of many calls in a row, one in ~60)
 //!  cpu 0  main ◀─ pop, push ─▶  spare ◀──▶ ┐
 //!  cpu 1  main                  spare ◀──▶ ├── barn of the group ◀─▶ slabs of the group
 //!  …                                       ┘   full and empty sheaves
@@ -22,9 +22,10 @@
 //! (`drain`, `fork`).
 //!
 //! The **capacity** of sheaves adapts per cache. It doubles when a CPU runs out of objects and then
-//! of room, or the other way round, or when the barn serves the cache again and again. Capacity
-//! beyond the default counts against a bound of bytes per CPU for all caches ([`adapt`]). The slow
-//! path replaces sheaves of the old size as it meets them.
+//! of room, or the other way round, when the barn serves the cache again and again, or when a CPU
+//! exchanges its two sheaves over and over. Capacity beyond the default counts against a bound of
+//! bytes per CPU for all caches ([`adapt`]). The slow path replaces sheaves of the old size as it
+//! meets them.
 //!
 //! In locked mode the same code holds the slot's lock for each step (see `access`), and every call
 //! takes the slow path.

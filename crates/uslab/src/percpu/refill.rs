@@ -3,7 +3,7 @@
 //! A refill tries the spare, a full sheaf of the barn or of a richer one of the node, and the
 //! slabs. The sheaf that has objects becomes the main one, and the old main sheaf the spare.
 //!
-//! In a long run of allocations the spare is empty and the barn has no full sheaf. Then a refill
+//! In a long streak of allocations the spare is empty and the barn has no full sheaf. Then a refill
 //! takes the main sheaf itself, fills it from the slabs and puts it back:
 //!
 //! ```text
@@ -15,11 +15,11 @@
 //! frees, so each write may wait for memory. A refill of this kind that follows another one
 //! prefetches the first of the objects, so that these waits overlap.
 //!
-//! [`super::saturated`] is the same for long runs of frees.
+//! [`super::saturated`] is the same for long streaks of frees.
 
 use super::CpuCache;
 use super::access::{Access, Home, home_of};
-use super::adapt::{self, Miss, Run};
+use super::adapt::{self, Miss, Streak};
 use super::cpu_cache::PIECE;
 use super::drain::Keep;
 use super::hidden;
@@ -135,7 +135,7 @@ impl CpuCache {
             };
         }
         let got = main.pop_into(out);
-        if Run(access.slot().last_miss.load(Relaxed)).is_under_way(Miss::Underflow) {
+        if Streak(access.slot().last_miss.load(Relaxed)).is_under_way(Miss::Underflow) {
             let next = main.objects().iter().rev();
             next.take(MAX_PREFETCHED).for_each(|&object| prefetch_for_write(object));
         }

@@ -1,4 +1,4 @@
-//! Long runs of frees: a CPU whose spare is full, and whose barn has no room, flushes the newest
+//! Long streaks of frees: a CPU whose spare is full, and whose barn has no room, flushes the newest
 //! objects of its main sheaf.
 //!
 //! ```text

@@ -1,7 +1,7 @@
 //! Tests of the layer of CPU caches: each makes its own. Unless a test pins its thread, the kernel
 //! may move it to another CPU at any time.
 
-use super::adapt::{Miss, Run};
+use super::adapt::{Miss, Streak};
 use super::barn::Barn;
 use super::sheaf::Size;
 use super::*;
@@ -235,18 +235,18 @@ fn capacity_grows_where_waves_exceed_it_and_stays_bounded() {
 
 #[test]
 fn runs_beyond_the_largest_sheaves_are_no_reason_to_grow() {
-    let runs = |kind: Miss, misses: u32| (0..misses).fold(Run(0), |run, _| run.with(kind));
+    let streaks = |kind: Miss, misses: u32| (0..misses).fold(Streak(0), |streak, _| streak.with(kind));
     let (cache, _) = cache(64, 0);
     let start = cache.capacity();
-    let other = |run: Run| adapt::note_miss(cache, cache.tally(), run, Miss::Overflow, false);
-    other(runs(Miss::Underflow, 1000));
-    other(runs(Miss::Overflow, 3));
-    other(Run(0));
+    let other = |streak: Streak| adapt::note_miss(cache, cache.tally(), streak, Miss::Overflow, false);
+    other(streaks(Miss::Underflow, 1000));
+    other(streaks(Miss::Overflow, 3));
+    other(Streak(0));
     assert_eq!(cache.capacity(), start);
     // Caches of other tests may use up the bound for a while.
     let grows = (0..2000).any(|_| {
         std::thread::sleep(core::time::Duration::from_millis(1));
-        other(runs(Miss::Underflow, 3));
+        other(streaks(Miss::Underflow, 3));
         cache.capacity() > start
     });
     assert!(grows);

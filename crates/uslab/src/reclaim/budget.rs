@@ -44,7 +44,7 @@ impl core::error::Error for LimitError {}
 /// Limits the memory that the allocator of this process holds, in bytes; 0 means no limit. Takes
 /// effect at once. May be called at any time, from any thread.
 ///
-/// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little
+/// * Above `soft_bytes` a thread of the library reclaims ([`crate::reclaim()`]) down to a little
 ///   less. If there can be no such thread (`USLAB_REAPER=0`, or the system refuses it), allocating
 ///   threads reclaim, once the arena exceeds 16 MiB.
 /// * An allocation that would exceed `hard_bytes` first reclaims, on the allocating thread, and

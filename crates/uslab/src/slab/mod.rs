@@ -28,9 +28,9 @@
 //! Every slab stands in exactly one list, full slabs too. So destroying a whole cache costs what
 //! that cache owns, whatever else is alive.
 //!
-//! Slabs of 16 to 64 pages are charged page by page. Free pages go back while other pages of the
-//! slab are in use: see `resident`. The classes of `malloc` have such slabs, which keep the objects
-//! of a class together.
+//! Slabs of 16 to 64 pages are charged page by page. Slabs of 2 to 64 pages give free pages back
+//! while others are in use, unless the cache has a constructor: see `resident`. The classes of
+//! `malloc` have slabs of 32 pages, which keep the objects of a class together.
 //!
 //! `slab` does not know that per-CPU caches exist. Its lock is `SlabLists`. A thread does not hold
 //! that lock while it runs constructors, or allocates and frees runs of pages. It may hold the lock

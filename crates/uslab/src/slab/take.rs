@@ -67,10 +67,12 @@ impl Slabs {
     /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
     /// only if memory is used up.
     ///
-    /// It takes from partial slabs, then from the one that the cache grows into, then from sparse
-    /// ones, then from empty ones. Once it has `least` objects it stops after `VISITS` slabs in
-    /// all. As long as it has fewer, it makes new slabs. A caller that hands out the last object of
-    /// `out` first hands them out in ascending order within a slab, and slab by slab.
+    /// It takes from the lists of the node's group: from partial slabs, then from the one that the
+    /// cache grows into, then from sparse ones, then from empty ones. Once it has `least` objects
+    /// it stops after `VISITS` slabs of a group. As long as it has fewer, it takes from a group of
+    /// the node with a surplus, in a small process from every other group, and then makes new
+    /// slabs. A caller that hands out the last object of `out` first hands them out in ascending
+    /// order within a slab, and slab by slab.
     ///
     /// May make system calls and run the constructor. It holds no lock meanwhile, but the lists'
     /// lock where it wakes the background thread.

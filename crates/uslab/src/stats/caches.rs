@@ -49,11 +49,11 @@ pub struct CacheStats {
     pub alloc_slow: u64,
     /// Times that the slow path of free ran.
     pub free_slow: u64,
-    /// Sheaves filled from slabs.
+    /// Times that a CPU took objects from slabs.
     pub refills: u64,
-    /// Sheaves flushed to slabs.
+    /// Times that objects of a sheaf went to slabs.
     pub flushes: u64,
-    /// Slots drained from outside.
+    /// Sheaves that drains took out of slots, of any CPU.
     pub drains: u64,
     /// Slabs taken from the page layer.
     pub grows: u64,

@@ -55,9 +55,9 @@ impl Buddy {
         let pages = 1 << order;
         let chunk_of = |first: u32| first as usize / CHUNK_PAGES;
         let mut at = 0;
-        for group in runs.chunk_by(|&a, &b| chunk_of(a) == chunk_of(b)) {
-            let ok = self.with_chunk(chunk_of(group[0]), |chunk| {
-                group.iter().enumerate().all(|(n, &first)| {
+        for of_chunk in runs.chunk_by(|&a, &b| chunk_of(a) == chunk_of(b)) {
+            let ok = self.with_chunk(chunk_of(of_chunk[0]), |chunk| {
+                of_chunk.iter().enumerate().all(|(n, &first)| {
                     let first = first as usize % CHUNK_PAGES;
                     let is_untouched = zero >> (at + n) & 1 != 0;
                     if is_untouched {
@@ -70,7 +70,7 @@ impl Buddy {
             if !ok {
                 return false;
             }
-            at += group.len();
+            at += of_chunk.len();
         }
         invariant!(self.used_pages >= at * pages, "no more pages come back than are in use", at);
         self.used_pages -= at * pages;

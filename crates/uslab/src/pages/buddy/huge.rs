@@ -139,13 +139,13 @@ impl Buddy {
     }
 
     /// Returns the emptiest chunk with pages in use that a huge page backs, and of which a purge of
-    /// groups of `group` pages takes some.
-    pub fn next_huge(&self, locked: Locked, group: usize) -> Option<usize> {
+    /// blocks of `block` pages takes some.
+    pub fn next_huge(&self, locked: Locked, block: usize) -> Option<usize> {
         const _: () = assert!(PINNED_LEVEL < EMPTY_LEVEL);
         // SAFETY: listed chunks are committed, and `&self` is the lock.
         let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
-        // All free pages of these chunks are dirty, so their lists tell which have a group.
-        let least = group.trailing_zeros() as usize;
+        // All free pages of these chunks are dirty, so their lists tell which have a block.
+        let least = block.trailing_zeros() as usize;
         let heads =
             |level: usize| self.all_lists().flat_map(move |lists| lists.heads[level].into_iter().skip(least));
         (0..PINNED_LEVEL).rev().flat_map(heads).find_map(|head| {

@@ -49,10 +49,10 @@ pub struct Step {
 /// The action of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Takes {
-    /// Purges free pages: groups of 64 KiB, and single pages beyond 512 KiB of dirty ones.
+    /// Purges free pages: blocks of 64 KiB, and single pages beyond 512 KiB of dirty ones.
     Pages,
-    /// Takes sheaves of this CPU and of barns that hold much, and empty slabs but the last of each
-    /// group.
+    /// Takes sheaves of this CPU and of barns that hold much, empty slabs but the last of each
+    /// group, and then free pages inside slabs in use.
     Slabs,
     /// Takes entries of shrinkers, at the next priority.
     Entries,

@@ -57,7 +57,7 @@ use stall::{APART_MS, Stall};
 use systemd::Watch;
 
 /// Period of reading the limits if the kernel signals no change.
-const TICK_MS: u64 = 1000;
+const LIMITS_PERIOD_MS: u64 = 1000;
 
 /// The environment that [`Sources`] read; tests make their own.
 #[doc(hidden)]
@@ -130,12 +130,13 @@ impl Sources {
         let _errno = Preserved::new();
         let mut now_ms = clock::coarse_ms();
         let end_ms = now_ms.saturating_add(timeout_ms);
-        let mut apart_ms = if self.headroom.is_near() || self.is_signalled { APART_MS } else { TICK_MS };
+        let mut apart_ms =
+            if self.headroom.is_near() || self.is_signalled { APART_MS } else { LIMITS_PERIOD_MS };
         loop {
             self.stall.refresh(&self.context, now_ms);
             if now_ms >= self.looked_ms.saturating_add(apart_ms) {
                 (self.looked_ms, self.is_signalled) = (now_ms, false);
-                apart_ms = TICK_MS;
+                apart_ms = LIMITS_PERIOD_MS;
                 if let Some(pressure) = self.poll(now_ms) {
                     // The limit's report is the stronger one. Read a stall's event as well, or its
                     // bytes would pile up in their pipe.
@@ -150,7 +151,7 @@ impl Sources {
             // Once the kernel has signalled a limit, the limit's descriptor stays ready until a
             // poll reads it. So do not wait for it before that poll.
             let timeout_ms = until_ms.saturating_sub(now_ms);
-            let stall = self.listen(now_ms, timeout_ms, apart_ms == TICK_MS);
+            let stall = self.listen(now_ms, timeout_ms, apart_ms == LIMITS_PERIOD_MS);
             now_ms = clock::coarse_ms();
             if let Some(kind) = stall {
                 self.demand.look_at_swap(&self.context, now_ms);
