@@ -1,5 +1,5 @@
-//! Starts: of the library, on a small stack, and of the background thread, by all large allocations
-//! of the program and none of the C library.
+//! Starts: of the library, on a small stack, also at load, and of the background thread, by all
+//! large allocations of the program and none of the C library.
 
 use super::{compile, run};
 use uslab_tests::harness::{Mode, Program, Scratch};
@@ -8,6 +8,7 @@ both_modes! {
     calloc_starts_the_background_thread => |mode| run("starts", &["calloc"], mode),
     realloc_starts_the_background_thread => realloc,
     the_first_use_may_come_on_a_small_stack => |mode| run("small_stack", &[], mode),
+    the_library_loads_under_a_small_limit_on_the_stack => |mode| run("small_limit", &[], mode),
     functions_for_system_calls_may_allocate => interposed,
     the_c_library_starts_none => |mode| run("starts", &["strdup"], mode),
 }

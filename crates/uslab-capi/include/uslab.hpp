@@ -12,9 +12,9 @@
  *   uslab::shrinker         two callables, registered while the object lives
  *
  * A function that fails throws std::bad_alloc if there is no memory, and otherwise
- * std::system_error with the error number. A noexcept function returns nullptr or false. The rules
- * of uslab.h for threads, forks, signals and blocking hold here. While a thread moves or destroys
- * an object of these classes, no other thread may use that object.
+ * std::system_error with the error number; the header needs exceptions. A noexcept function returns
+ * nullptr or false. The rules of uslab.h for threads, forks, signals and blocking hold here. While
+ * a thread moves or destroys an object of these classes, no other thread may use that object.
  */
 #ifndef USLAB_HPP
 #define USLAB_HPP

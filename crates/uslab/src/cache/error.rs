@@ -42,7 +42,8 @@ impl From<GeometryError> for CreateError {
     }
 }
 
-/// Why a cache was not destroyed: objects of it live.
+/// Why a cache was not destroyed: objects of it live, or lie in the sheaf of a
+/// [`LocalCache`](crate::LocalCache) that was forgotten.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Busy {
     /// Their number.

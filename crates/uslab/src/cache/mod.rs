@@ -66,6 +66,7 @@ pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use profiled::{Counter, begin_counting, end_counting};
 pub(crate) use publish::publish;
 pub(crate) use raw::destroy_whole;
+pub(crate) use raw::with_accounts;
 pub use raw::{RawCache, account_all};
 pub(crate) use requests::{
     Profiler, install_profiler, pending_check as request_check, serve as serve_request,

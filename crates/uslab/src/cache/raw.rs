@@ -307,11 +307,18 @@ fn live_objects_of(core: &Core, objects: usize) -> Busy {
 /// Updates the figures of all caches. They are exact if no other thread allocates or frees
 /// meanwhile.
 pub fn account_all() {
-    if start::is_ready() {
-        // No cache is destroyed while this lock is held.
-        let _registry = registry::lock();
+    with_accounts(|| ());
+}
+
+/// As [`account_all`], and runs `read` before another thread can trim.
+pub(crate) fn with_accounts<R>(read: impl FnOnce() -> R) -> R {
+    if !start::is_ready() {
+        return read();
+    }
+    registry::with_lock(|| {
         local::account_all();
         // Last, because it moves the counts of all lines to the records.
         registry::for_each(|core| core.cpu.account_all());
-    }
+        read()
+    })
 }

@@ -49,6 +49,9 @@ pub(super) static PRESSURE_NAMED: AtomicBool = AtomicBool::new(false);
 pub(super) static GUARD_NAMED: AtomicBool = AtomicBool::new(false);
 pub(super) static GUARD_ALL: AtomicBool = AtomicBool::new(false);
 
+/// Whether `USLAB_PROFILE` asks for a heap profile.
+pub(super) static PROFILE_NAMED: AtomicBool = AtomicBool::new(false);
+
 /// The limits that the environment or the program's string asks for, in bytes; 0 for none.
 pub(super) static SOFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 pub(super) static HARD_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -67,6 +70,11 @@ pub(crate) fn reports_at_exit() -> bool {
 /// Whether `USLAB_GUARD` asks for guard pages.
 pub(crate) fn guard_is_named() -> bool {
     GUARD_NAMED.load(Relaxed)
+}
+
+/// Whether `USLAB_PROFILE` asks for a heap profile.
+pub(crate) fn profile_is_named() -> bool {
+    PROFILE_NAMED.load(Relaxed)
 }
 
 /// Whether `USLAB_GUARD` asks for guard pages around every allocation.

@@ -272,8 +272,9 @@ impl<T> Cache<T> {
     /// [`Cache::alloc`].
     ///
     /// # Errors
-    /// Returns the value if memory is used up, or if the cache has a constructor (use
-    /// [`Cache::constructed`] there).
+    /// Returns the value if memory is used up, if the cache has a constructor (use
+    /// [`Cache::constructed`] there), or if the cache cannot be made: its type is larger or more
+    /// aligned than 256 KiB, or all ids of caches are in use.
     #[inline]
     pub fn insert(&self, value: T) -> Result<CacheBox<'_, T>, T> {
         let Some(object) = self.alloc() else { return Err(value) };

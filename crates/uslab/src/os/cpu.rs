@@ -96,7 +96,7 @@ pub fn nodes() -> usize {
 /// Calls `visit(cpu)` for each CPU of `node` that is online.
 pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
     if let Some(mut list) = open(format_args!("/sys/devices/system/node/node{node}/cpulist")) {
-        parse_list(&mut list, |first, last| {
+        parse_list(&mut list, &mut |first, last| {
             (first..=last.min(first.saturating_add(65_535))).for_each(&mut visit);
         });
     }
@@ -137,9 +137,12 @@ pub fn init_nodes() -> usize {
     }
     let nodes = nodes().min(64);
     MEMORY_NODES.store(nodes, Relaxed);
-    if nodes == 1 {
-        return 1;
-    }
+    if nodes == 1 { 1 } else { read_nodes(nodes) }
+}
+
+/// [`init_nodes`] on a machine of several. Not inlined: its table is on the stack.
+#[inline(never)]
+fn read_nodes(nodes: usize) -> usize {
     let mut is_known = [false; CPUS_OF_TABLES];
     let mut note = |cpu: usize, node: usize| {
         if let Some(place) = NODE_OF_CPU.get(cpu) {
@@ -159,7 +162,7 @@ pub fn init_nodes() -> usize {
 /// folder of the CPU has the node's name, whether the CPU is online or not.
 fn init_offline(nodes: usize, is_known: &[bool; CPUS_OF_TABLES]) {
     let Some(mut present) = Reader::open(c"/sys/devices/system/cpu/present") else { return };
-    parse_list(&mut present, |first, last| {
+    parse_list(&mut present, &mut |first, last| {
         for cpu in (first..=last.min(CPUS_OF_TABLES - 1)).filter(|&cpu| !is_known[cpu]) {
             let is_of =
                 |&node: &usize| open(format_args!("/sys/devices/system/cpu/cpu{cpu}/node{node}")).is_some();
@@ -190,12 +193,14 @@ pub fn current() -> usize {
 
 fn highest_in(list: &mut Reader) -> Option<usize> {
     let mut highest = None;
-    parse_list(list, |_, last| highest = Some(highest.unwrap_or(0).max(last)));
+    parse_list(list, &mut |_, last| highest = Some(highest.unwrap_or(0).max(last)));
     highest
 }
 
-/// Parses the kernel's list format, `0-3,8,10-11`.
-fn parse_list(list: &mut Reader, mut range: impl FnMut(usize, usize)) {
+/// Parses the kernel's list format, `0-3,8,10-11`. Not inlined: start-up calls it several times,
+/// and its stack may be small.
+#[inline(never)]
+fn parse_list(list: &mut Reader, range: &mut dyn FnMut(usize, usize)) {
     // A machine lists few ranges. A larger buffer would cost each process one more page of stack.
     let mut text = [0u8; 1024];
     let mut used = 0;
@@ -207,10 +212,10 @@ fn parse_list(list: &mut Reader, mut range: impl FnMut(usize, usize)) {
         }
         used += n;
     }
-    parse_ranges(&text[..used], &mut range);
+    parse_ranges(&text[..used], range);
 }
 
-pub(super) fn parse_ranges(text: &[u8], range: &mut impl FnMut(usize, usize)) {
+pub(super) fn parse_ranges(text: &[u8], range: &mut dyn FnMut(usize, usize)) {
     for part in text.split(|&b| b == b',' || b == b'\n') {
         let mut ends = part.split(|&b| b == b'-').map(parse_number);
         if let Some(Some(first)) = ends.next() {

@@ -77,28 +77,26 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// None is set. 5.5 KiB, so [`Settings::read`] returns none by value.
+    pub const UNSET: Settings = Settings {
+        values: [const { None }; READ_AT_START.len()],
+        origins: [Origin::Default; READ_AT_START.len()],
+    };
+
     /// Reads the current environment, and the program's own string. Calls `on_ignored` for each
-    /// setting that cannot be taken. Neither allocates nor blocks.
-    pub fn read(on_ignored: &mut dyn FnMut(Ignored)) -> Settings {
-        let mut settings = Settings {
-            values: [const { None }; READ_AT_START.len()],
-            origins: [Origin::Default; READ_AT_START.len()],
-        };
-        settings.take_string(super::weak::program_conf(), Origin::Program, on_ignored);
-        let [conf] = lookup([CONF]);
-        match conf {
-            Some(Ok(text)) => settings.take_string(text.as_bytes(), Origin::Conf, on_ignored),
-            Some(Err(TooLong)) => on_ignored(Ignored::TooLong(CONF)),
-            None => {}
-        }
-        for (index, found) in lookup(READ_AT_START).into_iter().enumerate() {
-            match found {
-                Some(Ok(value)) => settings.set(index, value, Origin::Environment),
-                Some(Err(TooLong)) => on_ignored(Ignored::TooLong(READ_AT_START[index])),
-                None => {}
-            }
-        }
-        settings
+    /// setting that cannot be taken. Neither allocates nor blocks. Not inlined, so that its copies
+    /// are off the stack while the caller goes on.
+    #[inline(never)]
+    pub fn read(&mut self, on_ignored: &mut dyn FnMut(Ignored)) {
+        self.take_string(super::weak::program_conf(), Origin::Program, on_ignored);
+        each_found(&[CONF], &mut |_, found| match found {
+            Some(text) => self.take_string(text, Origin::Conf, on_ignored),
+            None => on_ignored(Ignored::TooLong(CONF)),
+        });
+        each_found(&READ_AT_START, &mut |index, found| match found.and_then(Value::of) {
+            Some(value) => self.set(index, value, Origin::Environment),
+            None => on_ignored(Ignored::TooLong(READ_AT_START[index])),
+        });
     }
 
     fn take_string(&mut self, text: &[u8], origin: Origin, on_ignored: &mut dyn FnMut(Ignored)) {
@@ -158,31 +156,36 @@ unsafe extern "C" {
 /// A value as it is found.
 type Found = Option<Result<Value, TooLong>>;
 
-/// The values of `names`, in their order. In a process with gained privileges every variable but
-/// the harmless ones is left out.
-fn lookup<const N: usize>(names: [&str; N]) -> [Found; N] {
-    let mut found = [const { None }; N];
+/// Calls `visit` with the index and value of each variable in `names` that is set, more than once
+/// if the environment has it more than once. The value is `None` if it is longer than
+/// [`VALUE_BYTES`]. In a process with gained privileges every variable but the harmless ones is
+/// left out.
+fn each_found(names: &[&str], visit: &mut dyn FnMut(usize, Option<&[u8]>)) {
+    let privileged = is_privileged();
+    let mut take = |entry: &[u8], whole: bool| {
+        for (index, name) in names.iter().enumerate().filter(|(_, name)| is_heeded(name, privileged)) {
+            if let Some(value) = value_of(entry, name) {
+                visit(index, Some(value).filter(|value| whole && value.len() <= VALUE_BYTES));
+            }
+        }
+    };
     // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv
     // does.
-    let list = unsafe { environ };
+    let mut list = unsafe { environ };
     if list.is_null() {
-        each_at_start(&mut |entry, whole| take(entry, whole, &names, &mut found));
-    } else {
-        let mut index = 0;
-        loop {
-            // SAFETY: `environ` is an array of pointers that ends with a null one; we stop there.
-            let entry = unsafe { *list.add(index) };
-            if entry.is_null() {
-                break;
-            }
-            // SAFETY: each entry is a NUL-terminated string that the C library keeps alive.
-            let text = unsafe { core::ffi::CStr::from_ptr(entry.cast()) }.to_bytes();
-            take(text, true, &names, &mut found);
-            index += 1;
-        }
+        return each_at_start(&mut take);
     }
-    drop_unheeded(&names, &mut found);
-    found
+    loop {
+        // SAFETY: `environ` is an array of pointers that ends with a null one; we stop there.
+        let entry = unsafe { *list };
+        if entry.is_null() {
+            return;
+        }
+        // SAFETY: each entry is a NUL-terminated string that the C library keeps alive.
+        take(unsafe { core::ffi::CStr::from_ptr(entry.cast()) }.to_bytes(), true);
+        // SAFETY: the entry was not the last, which is null.
+        list = unsafe { list.add(1) };
+    }
 }
 
 fn drop_unheeded<T, const N: usize>(names: &[&str; N], found: &mut [Option<T>; N]) {
@@ -198,10 +201,10 @@ fn drop_unheeded<T, const N: usize>(names: &[&str; N], found: &mut [Option<T>; N
 pub struct TooLong;
 
 /// The values of `names` at the start of the process, even if the program changed them since. With
-/// gained privileges only harmless ones, as in [`lookup`].
+/// gained privileges only harmless ones, as in [`each_found`].
 ///
-/// The kernel reads them, so this is safe on any thread at any time. [`lookup`] is safe only where
-/// `getenv` is: another thread's `setenv` may move the list meanwhile.
+/// The kernel reads them, so this is safe on any thread at any time. [`each_found`] is safe only
+/// where `getenv` is: another thread's `setenv` may move the list meanwhile.
 pub fn lookup_at_start<const N: usize>(names: [&str; N]) -> [Found; N] {
     let mut found = [const { None }; N];
     each_at_start(&mut |entry, whole| take(entry, whole, &names, &mut found));

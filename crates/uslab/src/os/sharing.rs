@@ -78,6 +78,7 @@ impl Parts {
 
 /// The parts of a machine of `cpus` CPUs; `None` if all CPUs share a cache, or the kernel does not
 /// show it.
+#[inline(never)]
 fn parts_of(cpus: usize) -> Option<Parts> {
     if let Some(shared) = cpu::pretended_cpus_of_cache() {
         return (shared > 0 && shared < cpus).then_some(Parts { cpus: shared, period: cpus });

@@ -87,6 +87,11 @@ pub(super) fn counted_caches() -> impl Iterator<Item = CacheStats> {
 }
 
 impl CacheStats {
+    /// The figures of the live cache `id`; `None` if it has no counters of its own.
+    fn of_cache(id: u16) -> Option<CacheStats> {
+        cache::with_accounts(|| has_record(id).then(|| CacheStats::of(record(id))))
+    }
+
     /// The figures in `record`, made consistent: the difference of two counters that change
     /// meanwhile may be below 0.
     fn of(record: &Record) -> CacheStats {
@@ -132,9 +137,7 @@ impl RawCache {
     /// The figures of this cache; `None` where there was no memory for its counters. See
     /// [`crate::stats`].
     pub fn stats(&self) -> Option<CacheStats> {
-        cache::account_all();
-        let id = self.core().id();
-        has_record(id).then(|| CacheStats::of(record(id)))
+        CacheStats::of_cache(self.core().id())
     }
 }
 
@@ -142,9 +145,7 @@ impl<T> Cache<T> {
     /// The figures of this cache; `None` before its first use, and where there was no memory for
     /// its counters. See [`crate::stats`].
     pub fn stats(&self) -> Option<CacheStats> {
-        cache::account_all();
-        let id = self.core_if_set_up()?.id();
-        has_record(id).then(|| CacheStats::of(record(id)))
+        CacheStats::of_cache(self.core_if_set_up()?.id())
     }
 }
 

@@ -54,8 +54,8 @@ pub struct Options {
     /// the slow path; with `USLAB_GUARD=all` these are all.
     pub interval_ms: u64,
     /// Slots of each of two kinds: for objects of up to 1 KiB, and for larger ones. 0 is the
-    /// default: 64, and 1024 where every allocation is sampled. The number is fixed at the first
-    /// start.
+    /// default: 64, and 1024 where every allocation is sampled; more than 65 536 count as that. The
+    /// number is fixed at the first start.
     pub slots: usize,
     /// The side of its slot that an object touches.
     pub side: Side,
@@ -143,10 +143,17 @@ pub fn stop() {
 
 /// Starts as `USLAB_GUARD` tells, if it does. The shared libraries call it when they are loaded.
 pub fn start_from_environment() {
-    if !start::guard_is_named() {
-        return;
+    if start::guard_is_named() {
+        start_named();
     }
-    let settings = os::env::Settings::read(&mut |_| ());
+}
+
+/// Not inlined: the settings take 5.5 KiB of stack.
+#[cold]
+#[inline(never)]
+fn start_named() {
+    let mut settings = os::env::Settings::UNSET;
+    settings.read(&mut |_| ());
     let Some(config::Guard { interval_ms, slots, side }) = settings.config().guard else { return };
     if !start(Options { interval_ms, slots, side }) {
         os::report::print(format_args!("no guard pages: no memory for them, or no handler of faults"));

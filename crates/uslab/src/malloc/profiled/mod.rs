@@ -58,6 +58,11 @@ pub(super) enum Kind {
 /// Bytes until the next sample, by CPU; 0 where none was drawn.
 static COUNTDOWNS: [CachePadded<AtomicU64>; 64] = [const { CachePadded(AtomicU64::new(0)) }; 64];
 
+/// Whether `USLAB_PROFILE` asks for a profile.
+pub(crate) fn is_named() -> bool {
+    start::profile_is_named()
+}
+
 /// Starts sampling, about one allocation in `period_bytes` bytes, or changes the period; 0 is the
 /// default. False without memory. The caller holds no lock.
 pub(crate) fn start(period_bytes: usize) -> bool {
