@@ -92,7 +92,8 @@ impl Policy {
         is_over
     }
 
-    pub fn decay(&mut self, now_ms: u64) {
+    /// Halves what was learnt, once for each second that passed.
+    pub fn halve_allowance(&mut self, now_ms: u64) {
         let seconds = now_ms.saturating_sub(self.last_ms) / 1000;
         if seconds > 0 {
             let shift = seconds.min(31) as u32;

@@ -69,7 +69,7 @@ pub(super) fn after_free(dirty_pages: usize) {
 fn beyond_allowance() -> Option<usize> {
     let mut buddy = buddy::lock();
     let now_ms = os::clock::coarse_ms();
-    buddy.policy.decay(now_ms);
+    buddy.policy.halve_allowance(now_ms);
     buddy.forget_refusals(now_ms);
     let purgeable_pages = buddy.purgeable_pages(Locked::Stay);
     purgeable_pages.checked_sub(buddy.policy.allowance_pages()).filter(|&beyond| beyond > 0)

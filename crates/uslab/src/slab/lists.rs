@@ -393,7 +393,7 @@ impl Lists {
 
     /// Halves the target, down to its lower bound, and the count of released slabs, once for each
     /// second that passed.
-    pub fn decay(&mut self) {
+    pub fn halve_target(&mut self) {
         let now_ms = os::clock::coarse_ms();
         let seconds = (now_ms.saturating_sub(self.last_ms) / 1000).min(31) as u32;
         if seconds > 0 {

@@ -329,7 +329,7 @@ impl Slabs {
                 has_empty |= list == List::Empty;
             }
             if has_empty {
-                lists.decay();
+                lists.halve_target();
             }
             settle(&mut lists, placed);
             self.publish(&mut lists, group);

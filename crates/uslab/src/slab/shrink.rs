@@ -82,7 +82,7 @@ impl Slabs {
     /// bytes.
     pub fn shrink_to_target(&self) -> usize {
         self.shrink_beyond(usize::MAX, |lists| {
-            lists.decay();
+            lists.halve_target();
             lists.target
         })
     }
