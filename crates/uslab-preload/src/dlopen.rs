@@ -20,10 +20,13 @@ static PASSED: AtomicI32 = AtomicI32::new(!libc::RTLD_DEEPBIND);
 /// The loader's `dlopen`; null before the first call.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Reads `USLAB_DEEPBIND`.
+/// Reads `USLAB_DEEPBIND`, which a process with gained privileges does not heed.
 pub fn at_load() {
+    unsafe extern "C" {
+        fn secure_getenv(name: *const c_char) -> *const c_char;
+    }
     // SAFETY: the name is NUL-terminated; the value is read before another thread exists.
-    let value = unsafe { libc::getenv(c"USLAB_DEEPBIND".as_ptr()) };
+    let value = unsafe { secure_getenv(c"USLAB_DEEPBIND".as_ptr()) };
     // SAFETY: the C library's strings are NUL-terminated.
     if !value.is_null() && unsafe { core::ffi::CStr::from_ptr(value) } == c"1" {
         PASSED.store(-1, Relaxed);

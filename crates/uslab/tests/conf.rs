@@ -1,5 +1,9 @@
 //! A Rust program that carries settings in its string `uslab_conf`.
 
+#[path = "support/again.rs"]
+mod again;
+
+use again::again;
 use core::sync::atomic::Ordering::Relaxed;
 use uslab::internal::{header, layout};
 
@@ -16,6 +20,22 @@ fn setting(name: &str) -> (String, u32) {
     let text: Vec<u8> =
         setting.text.iter().map(|byte| byte.load(Relaxed)).take_while(|&byte| byte != 0).collect();
     (String::from_utf8(text).expect("UTF-8"), setting.origin.load(Relaxed))
+}
+
+#[test]
+fn a_variable_without_a_meaning_leaves_the_programs_setting() {
+    for text in ["", "1Q"] {
+        let name = "a_variable_without_a_meaning_leaves_the_programs_setting";
+        let Some(output) = again(name, &[("USLAB_LIMIT", text), ("USLAB_DECAY_MS", "70")]) else {
+            uslab::Cache::<u64>::new("conf").insert(1).expect("there is memory");
+            assert_eq!(setting("limit"), ("1G".to_owned(), layout::ORIGIN_PROGRAM));
+            assert_eq!(setting("decay_ms"), ("70".to_owned(), layout::ORIGIN_ENVIRONMENT));
+            return;
+        };
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        assert_eq!(errors.contains("USLAB_LIMIT is ignored"), !text.is_empty());
+    }
 }
 
 #[test]

@@ -42,6 +42,17 @@ fn mount(path: &str, bytes: usize) -> bool {
     }
 }
 
+/// A shrinker without entries.
+struct Nothing;
+impl uslab::Shrinker for Nothing {
+    fn count(&self, _: &uslab::ShrinkControl) -> usize {
+        0
+    }
+    fn scan(&self, _: &uslab::ShrinkControl) -> uslab::Scan {
+        uslab::Scan::Stop
+    }
+}
+
 /// Makes caches in a process whose snapshot has room for `bytes` bytes, and in its child.
 fn with_room(name: &str, bytes: usize) {
     let directory = std::env::temp_dir().join(format!("uslab-{name}-{}", std::process::id()));
@@ -54,6 +65,7 @@ fn with_room(name: &str, bytes: usize) {
             println!("NOT TESTED: {name}: mounts are refused here");
             return;
         }
+        let _shrinker = uslab::register_shrinker("none", uslab::ShrinkerOptions::default(), Nothing);
         let caches = make(0..CACHES);
         assert!(stats::caches().count() >= CACHES);
         // SAFETY: the child makes caches and ends.
@@ -75,6 +87,13 @@ fn with_room(name: &str, bytes: usize) {
 #[test]
 fn nothing_can_be_published() {
     with_room("nothing_can_be_published", 8 << 10);
+}
+
+#[test]
+fn room_ends_before_the_shrinkers() {
+    for pages in 5..9 {
+        with_room("room_ends_before_the_shrinkers", pages << 12);
+    }
 }
 
 #[test]

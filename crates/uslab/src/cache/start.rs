@@ -106,6 +106,7 @@ fn register_fork_handlers() {
 #[cold]
 fn report_ignored(ignored: Ignored) {
     match ignored {
+        Ignored::Wrong(name, fault, origin) => report_wrong(name, &fault, origin),
         Ignored::TooLong(name) => {
             os::report::print(format_args!("{name} is ignored: longer than {} bytes", os::env::VALUE_BYTES));
         }
@@ -145,7 +146,6 @@ fn learn() {
     let mut settings = os::env::Settings::UNSET;
     settings.read(&mut report_ignored);
     let config = settings.config();
-    settings.each_wrong(report_wrong);
     os::process::claim();
     os::corruption::set_report(report::corrupted);
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);

@@ -20,7 +20,7 @@ pub use notes::{Changer, Places, note_change, note_name, note_pass, note_setting
 pub use publish::{
     RESERVED_RECORDS, finish, header, init, is_published, request, shrinker, sources, write_beside,
 };
-pub use segments::{has_record, note_fork, provide, record, records};
+pub use segments::{has_record, note_fork, provide, provide_shrinkers, record, records};
 pub(crate) use tally::FACTS;
 pub use tally::{SlowCall, Tally};
 pub use usage::{Usage, usage};

@@ -169,10 +169,10 @@ pub const RESERVED_RECORDS: usize = 64;
 /// Where what is in use stands in the first segments, with so many records: the start of each part
 /// and its bytes.
 fn parts_in_use(header: &Header, records: usize) -> [(usize, usize); 3] {
-    let shrinkers = (header.shrinkers_used.load(Relaxed) as usize).min(MAX_SHRINKERS);
+    let has_shrinkers = header.shrinkers_used.load(Relaxed) > 0;
     [
         (0, FIRST_BYTES),
-        (SHRINKERS_OFFSET, shrinkers * size_of::<Shrinker>()),
+        (SHRINKERS_OFFSET, if has_shrinkers { MAX_SHRINKERS * size_of::<Shrinker>() } else { 0 }),
         (HEADER_BYTES, records * size_of::<Record>()),
     ]
 }

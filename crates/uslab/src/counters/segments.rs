@@ -24,7 +24,7 @@
 //! lock. [`late`](super::late) alone moves records, to a file.
 
 use super::layout::{
-    HEADER_BYTES, MAX_RECORDS, Record, SEGMENT_BYTES, SEGMENTS, STATE_UNUSED, record_offset,
+    HEADER_BYTES, MAX_RECORDS, Record, SEGMENT_BYTES, SEGMENTS, SHRINKERS_OFFSET, STATE_UNUSED, record_offset,
 };
 use super::publish::{base, header, is_shared, overflow, private};
 use crate::os;
@@ -124,6 +124,22 @@ pub fn provide(id: u16) {
         unsafe {
             if !os::memory::back(record, size_of::<Record>()) {
                 os::memory::replace(record, size_of::<Record>());
+            }
+        }
+    }
+}
+
+/// Makes sure that the figures of shrinkers can be written. Called before a shrinker gets its
+/// entry.
+pub fn provide_shrinkers() {
+    if is_shared() {
+        let table = base().wrapping_add(SHRINKERS_OFFSET);
+        let bytes = HEADER_BYTES - SHRINKERS_OFFSET;
+        // SAFETY: the table of the file's first segment. If its pages have no memory, no shrinker
+        // is in use: the first one gave them all memory.
+        unsafe {
+            if !os::memory::back(table, bytes) {
+                os::memory::replace(table, bytes);
             }
         }
     }

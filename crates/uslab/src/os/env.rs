@@ -64,6 +64,8 @@ impl Origin {
 
 /// A setting that is ignored.
 pub enum Ignored<'a> {
+    /// The value of this variable has no meaning.
+    Wrong(&'static str, Fault, Origin),
     /// The value of this variable is longer than [`VALUE_BYTES`].
     TooLong(&'a str),
     /// No setting has this name, in a string of this origin.
@@ -74,6 +76,7 @@ pub enum Ignored<'a> {
 pub struct Settings {
     values: [Option<Value>; READ_AT_START.len()],
     origins: [Origin; READ_AT_START.len()],
+    is_privileged: bool,
 }
 
 impl Settings {
@@ -81,6 +84,7 @@ impl Settings {
     pub const UNSET: Settings = Settings {
         values: [const { None }; READ_AT_START.len()],
         origins: [Origin::Default; READ_AT_START.len()],
+        is_privileged: false,
     };
 
     /// Reads the current environment, and the program's own string. Calls `on_ignored` for each
@@ -88,27 +92,40 @@ impl Settings {
     /// are off the stack while the caller goes on.
     #[inline(never)]
     pub fn read(&mut self, on_ignored: &mut dyn FnMut(Ignored)) {
+        self.is_privileged = is_privileged();
         self.take_string(super::weak::program_conf(), Origin::Program, on_ignored);
         each_found(&[CONF], &mut |_, found| match found {
             Some(text) => self.take_string(text, Origin::Conf, on_ignored),
             None => on_ignored(Ignored::TooLong(CONF)),
         });
-        each_found(&READ_AT_START, &mut |index, found| match found.and_then(Value::of) {
-            Some(value) => self.set(index, value, Origin::Environment),
+        each_found(&READ_AT_START, &mut |index, found| match found {
+            Some(text) => self.take(index, text, Origin::Environment, on_ignored),
             None => on_ignored(Ignored::TooLong(READ_AT_START[index])),
         });
     }
 
     fn take_string(&mut self, text: &[u8], origin: Origin, on_ignored: &mut dyn FnMut(Ignored)) {
-        each_setting(text, &mut |name, value| match (index_of_setting(name), Value::of(value)) {
-            (Some(index), Some(value)) => self.set(index, value, origin),
-            (Some(index), None) => on_ignored(Ignored::TooLong(READ_AT_START[index])),
-            (None, _) => on_ignored(Ignored::Unknown(origin, name)),
+        each_setting(text, &mut |name, value| match index_of_setting(name) {
+            Some(index) => self.take(index, value, origin, on_ignored),
+            None => on_ignored(Ignored::Unknown(origin, name)),
         });
     }
 
-    fn set(&mut self, index: usize, value: Value, origin: Origin) {
-        (self.values[index], self.origins[index]) = (Some(value), origin);
+    /// Takes a value, which overrides an earlier one. One that is empty, too long or without a
+    /// meaning does not. Nor does one of the environment override the program's in a process with
+    /// gained privileges: it comes from a user without them.
+    fn take(&mut self, index: usize, text: &[u8], origin: Origin, on_ignored: &mut dyn FnMut(Ignored)) {
+        let name = READ_AT_START[index];
+        let is_fixed =
+            self.is_privileged && origin != Origin::Program && self.origins[index] == Origin::Program;
+        if text.is_empty() || is_fixed {
+            return;
+        }
+        match (fault(name, text), Value::of(text)) {
+            (None, Some(value)) => (self.values[index], self.origins[index]) = (Some(value), origin),
+            (Some(fault), _) => on_ignored(Ignored::Wrong(name, fault, origin)),
+            (None, None) => on_ignored(Ignored::TooLong(name)),
+        }
     }
 
     /// Their meaning.
@@ -116,23 +133,12 @@ impl Settings {
         Config::of(self.values.each_ref().map(Option::as_ref))
     }
 
-    /// Each value without a meaning: its variable's name, why, and its origin.
-    pub fn each_wrong(&self, mut visit: impl FnMut(&'static str, &Fault, Origin)) {
-        for ((name, value), origin) in READ_AT_START.into_iter().zip(&self.values).zip(self.origins) {
-            if let Some(fault) = value.as_ref().and_then(|value| fault(name, value.as_bytes())) {
-                visit(name, &fault, origin);
-            }
-        }
-    }
-
-    /// Each setting's name, value and origin. A value without a meaning counts as unset.
+    /// Each setting's name, value and origin.
     pub fn each(&self, mut visit: impl FnMut(&'static str, &[u8], Origin)) {
         for (index, name) in READ_AT_START.into_iter().enumerate() {
             match &self.values[index] {
-                Some(value) if !value.as_bytes().is_empty() && fault(name, value.as_bytes()).is_none() => {
-                    visit(name, value.as_bytes(), self.origins[index]);
-                }
-                _ => visit(name, default_text(name).as_bytes(), Origin::Default),
+                Some(value) => visit(name, value.as_bytes(), self.origins[index]),
+                None => visit(name, default_text(name).as_bytes(), Origin::Default),
             }
         }
     }
@@ -258,6 +264,8 @@ fn each_at_start(visit: &mut dyn FnMut(&[u8], bool)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::config::SECURE;
+    use std::vec::Vec;
 
     #[test]
     fn with_gained_privileges_only_harmless_variables_are_heeded() {
@@ -266,5 +274,26 @@ mod tests {
         }
         assert!(is_heeded("USLAB_RSEQ", true) && is_heeded("USLAB_REAPER", true));
         assert!(!is_heeded("USLAB_OF_TOMORROW", true), "a variable not in the table must be refused");
+    }
+
+    /// The value of `USLAB_SECURE` after the program's string and the environment's text, and the
+    /// number of settings that were ignored.
+    fn secure(is_privileged: bool, program: &[u8], environment: &[u8]) -> (Vec<u8>, usize) {
+        let mut settings = Settings { is_privileged, ..Settings::UNSET };
+        let mut ignored = 0;
+        settings.take_string(program, Origin::Program, &mut |_| ignored += 1);
+        let index = READ_AT_START.iter().position(|&name| name == SECURE).unwrap();
+        settings.take(index, environment, Origin::Environment, &mut |_| ignored += 1);
+        (settings.values[index].as_ref().unwrap().as_bytes().to_vec(), ignored)
+    }
+
+    #[test]
+    fn only_a_meaning_overrides_a_value_and_never_that_of_a_privileged_program() {
+        assert_eq!(secure(false, b"secure=1", b"0"), (b"0".to_vec(), 0));
+        assert_eq!(secure(false, b"secure=1", b""), (b"1".to_vec(), 0));
+        assert_eq!(secure(false, b"secure=1", b"chekc"), (b"1".to_vec(), 1));
+        assert_eq!(secure(false, b"secure=1", &[b'x'; VALUE_BYTES + 1]), (b"1".to_vec(), 1));
+        assert_eq!(secure(true, b"secure=1", b"0"), (b"1".to_vec(), 0));
+        assert_eq!(secure(true, b"limit=1G", b"check"), (b"check".to_vec(), 0));
     }
 }

@@ -163,18 +163,20 @@ fn purge_blocks(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
     let mut unmap = os::memory::is_mapping_limited();
     let mut unmap_clean = unmap && target_bytes == 0;
     let (mut purged, mut in_vain) = (0, 0);
+    // The chunks to choose from: after a refusal no more those that the system refused.
+    let mut chosen = locked;
     // At most one round over the chunks: with large system pages some dirty pages cannot be purged.
     for _ in 0..arena::chunks_committed() {
         let mut buddy = buddy::lock();
-        if buddy.purgeable_pages(locked) * PAGE_BYTES <= target_bytes && !unmap_clean {
+        if buddy.purgeable_pages(chosen) * PAGE_BYTES <= target_bytes && !unmap_clean {
             break;
         }
         let cursor = buddy.policy.cursor;
         // Wholly free chunks first: allocations use them last, and the kernel gets its memory back
         // in one piece. Huge pages are split last.
-        let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
-        let may_split = buddy.huge_pages > buddy.kept_huge_pages(locked);
-        let next = next.or_else(|| buddy.next_huge(locked, block).filter(|_| may_split));
+        let next = buddy.next_whole(chosen, unmap_clean).or_else(|| buddy.next_dirty(cursor, chosen));
+        let may_split = buddy.huge_pages > buddy.kept_huge_pages(chosen);
+        let next = next.or_else(|| buddy.next_huge(chosen, block).filter(|_| may_split));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
@@ -229,8 +231,11 @@ fn purge_blocks(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             // and leave them mapped.
             (unmap, unmap_clean) = (false, false);
         }
-        if !is_purged && dirty > 0 && locked == Locked::Stay {
-            break;
+        if !is_purged && dirty > 0 {
+            if locked == Locked::Stay {
+                break;
+            }
+            chosen = Locked::Stay;
         }
     }
     counters::header().purged_bytes.fetch_add(purged as u64, Relaxed);

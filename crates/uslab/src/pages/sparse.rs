@@ -8,6 +8,7 @@ use super::arena::{self, PageIndex};
 use super::home::Home;
 use super::policy::{Locked, REFUSAL_MS};
 use super::{CHUNK_BYTES, CHUNK_PAGES, Fill, PAGE_BYTES, buddy, cpu_pages, decay, purge};
+use crate::os::invariant::invariant;
 use crate::os::numa::NumaPolicy;
 use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
@@ -67,6 +68,12 @@ pub fn should_purge_rested(first: PageIndex, pages: usize) -> bool {
 pub unsafe fn purge_used(first: PageIndex, pages: usize, locked: Locked) -> bool {
     let (start, bytes) = (arena::address_of(first), pages * PAGE_BYTES);
     let index = first.0 as usize / CHUNK_PAGES;
+    let page_bytes = os::memory::page_bytes();
+    invariant!(
+        start.addr().is_multiple_of(page_bytes) && bytes.is_multiple_of(page_bytes),
+        "a purge takes whole system pages",
+        start
+    );
     // Until the pages are gone, the chunk must not get a huge page (see `buddy/collapse.rs`).
     let _in_flight = InFlight::begin();
     let must_revoke = buddy::lock().split(index);

@@ -279,6 +279,7 @@ impl Local {
             cache.flush_and_free(&mut Owned(sheaf), Keep::Target);
         }
         cache.recount(&self.slot);
+        os::sleep::note_activity();
         freed
     }
 }

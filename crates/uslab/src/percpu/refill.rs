@@ -160,7 +160,8 @@ impl CpuCache {
         let mut owned = Owned(sheaf);
         let places = owned.places();
         let piece = places.len().min(PIECE.max(out.len()));
-        let n = self.slabs().take(home.node, &mut places[..piece], out.len());
+        // The capacity may have fallen since it was compared: the sheaf may have fewer places.
+        let n = self.slabs().take(home.node, &mut places[..piece], piece.min(out.len()));
         hidden::shuffle(&mut owned.places()[..n]);
         owned.set_count(n);
         if n == 0 {

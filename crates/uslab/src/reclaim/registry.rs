@@ -123,6 +123,7 @@ pub fn is_inside() -> bool {
 
 /// Claims an entry for a new shrinker; `None` if memory is used up.
 pub fn claim() -> Option<Claimed> {
+    counters::provide_shrinkers();
     let reused = entries().find(|entry| entry.state.compare_exchange(FREE, CLAIMED, AcqRel, Relaxed).is_ok());
     let entry = match reused {
         Some(entry) => entry,

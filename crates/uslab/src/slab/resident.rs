@@ -118,13 +118,13 @@ impl Slab {
         }
     }
 
-    /// The resident pages of which every object is free, in whole system pages. The pages behind
-    /// the last object are among them only if another page is: their purge alone would claim no
-    /// object, and nothing would keep the slab from being released meanwhile. The caller holds the
-    /// lists' lock.
+    /// The resident pages of which every object is free, in whole system pages, of which the slab
+    /// has at least one. The pages behind the last object are among them only if another page is:
+    /// their purge alone would claim no object, and nothing would keep the slab from being released
+    /// meanwhile. The caller holds the lists' lock.
     fn purgeable_pages(self, geometry: &Geometry) -> u64 {
         let Some(resident) = self.resident(geometry) else { return 0 };
-        let group = (os::memory::page_bytes() / PAGE_BYTES).clamp(1, geometry.pages());
+        let group = (os::memory::page_bytes() / PAGE_BYTES).max(1);
         let words = self.words(geometry);
         let (mut free, mut tail) = (0, 0);
         for first in (0..geometry.pages()).step_by(group) {
@@ -438,9 +438,12 @@ impl Slabs {
         !self.is_purgeable() || !pages::may_purge_rested() || is_settled()
     }
 
-    /// Whether free pages of slabs in use may go.
+    /// Whether free pages of slabs in use may go. The system gives back whole pages of its own, in
+    /// which other slabs lie if these are smaller.
     fn is_purgeable(&self) -> bool {
-        self.geometry.has_resident_word() && self.constructor.is_none()
+        self.geometry.has_resident_word()
+            && self.constructor.is_none()
+            && os::memory::page_bytes() <= self.slab_bytes()
     }
 
     /// Slabs with free objects.

@@ -85,6 +85,7 @@ impl Slabs {
         if !verify(self.geometry.is_plausible(), "cache", self, "its geometry is one of slabs") {
             return 0;
         }
+        invariant!(least <= out.len(), "a take has room for all that the caller needs", least);
         let mut got = self.take_listed(group, out, least);
         if got < least
             && let Some(neighbour) = self.rich_neighbour(group)

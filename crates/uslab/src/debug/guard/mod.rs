@@ -34,7 +34,9 @@ use crate::report;
 use crate::report::depot::{self, StackId};
 use crate::report::leak::Allocation;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use reports::Verdict;
 
 pub use crate::os::config::Side;
@@ -87,8 +89,10 @@ static INTERVAL_MS: AtomicU64 = AtomicU64::new(OFF);
 /// The time from which on the next sample is taken.
 static NEXT_MS: AtomicU64 = AtomicU64::new(0);
 static SIDE: AtomicU8 = AtomicU8::new(Side::Random as u8);
-/// Whether a thread has begun to make the pool.
+/// A thread is in [`get_ready`].
 static MAKING: AtomicBool = AtomicBool::new(false);
+/// The pool, the handler and the sampler are there.
+static IS_READY: AtomicBool = AtomicBool::new(false);
 static SAMPLED: AtomicU64 = AtomicU64::new(0);
 static REPORTED: AtomicU64 = AtomicU64::new(0);
 static RANDOM: AtomicU64 = AtomicU64::new(0);
@@ -100,6 +104,19 @@ static SAMPLER: Sampler = Sampler {
     before_fork: pool::lock_for_fork,
     after_fork: pool::unlock_after_fork,
 };
+
+/// Makes the pool, and installs handler and sampler. The caller has set [`MAKING`]. A later call
+/// goes on where one failed.
+fn get_ready(options: &Options) -> bool {
+    let default = if options.interval_ms == 0 { SLOTS_FOR_ALL } else { SLOTS };
+    let slots = if options.slots == 0 { default } else { options.slots.min(MAX_SLOTS) };
+    let is_made = pool::blocks() > 0 || pool::make(slots, |below| random() as usize % below);
+    let is_ready = is_made && fault::install(on_fault);
+    if is_ready {
+        sampled::install(&SAMPLER);
+    }
+    is_ready
+}
 
 /// Guards allocations of the malloc family from now on. False if there is no memory for the slots,
 /// or if the kernel refuses the handler of SIGSEGV. A later call changes interval and side.
@@ -120,15 +137,13 @@ pub fn start(options: Options) -> bool {
     if !start::ensure() {
         return false;
     }
-    if pool::blocks() == 0 && !MAKING.swap(true, Acquire) {
-        let default = if options.interval_ms == 0 { SLOTS_FOR_ALL } else { SLOTS };
-        let slots = if options.slots == 0 { default } else { options.slots.min(MAX_SLOTS) };
-        if !pool::make(slots, |below| random() as usize % below) || !fault::install(on_fault) {
-            return false;
+    if !IS_READY.load(Acquire) && !MAKING.swap(true, Acquire) {
+        if !IS_READY.load(Acquire) && get_ready(&options) {
+            IS_READY.store(true, Release);
         }
-        sampled::install(&SAMPLER);
+        MAKING.store(false, Release);
     }
-    if pool::blocks() == 0 {
+    if !IS_READY.load(Acquire) {
         return false;
     }
     SIDE.store(options.side as u8, Relaxed);

@@ -81,8 +81,8 @@ impl Context {
         self.place.as_ref().map_err(|reason| *reason)
     }
 
-    /// Looks the process's place up again: a service manager or a container runtime may move it.
-    /// Returns whether it was moved.
+    /// Looks the process's place up again: a service manager or a container runtime may move it, or
+    /// mount its control group late. Returns whether it was moved, or found at last.
     pub fn follow(&mut self, now_ms: u64) -> bool {
         let is_due = now_ms >= self.followed_ms.saturating_add(FOLLOW_MS);
         if !is_due || (!self.choice.psi && !self.choice.cgroup) {
@@ -90,11 +90,12 @@ impl Context {
         }
         self.followed_ms = now_ms;
         let Ok(way) = Place::way(&self.proc) else { return false };
-        if way == self.way {
+        let is_moved = way != self.way;
+        if !is_moved && self.place.is_ok() {
             return false;
         }
         self.way = way;
         self.place = Place::find(&self.proc, &way);
-        true
+        is_moved || self.place.is_ok()
     }
 }
