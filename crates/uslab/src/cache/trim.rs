@@ -69,7 +69,8 @@ pub fn trim(kept_bytes: usize) -> usize {
 }
 
 /// Releases the free memory of the caches called `name` to the system, now; returns the bytes of
-/// their empty slabs. `None` if there is no such cache. As [`trim`].
+/// their empty slabs. `None` if there is no such cache. As [`trim`], but it leaves the sheaves of
+/// local caches, and free pages inside slabs in use.
 pub(super) fn trim_named(name: &[u8]) -> Option<usize> {
     let (mut is_found, mut bytes) = (false, 0);
     registry::with_lock(|| {

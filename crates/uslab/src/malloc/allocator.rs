@@ -3,8 +3,8 @@
 //! Crates take one of two versions of it: hashbrown and bumpalo 0.2, newer ones 0.4. The features
 //! `allocator-api2-02` and `allocator-api2` choose; both may be on.
 //!
-//! A block whose size class has room for the new size grows and shrinks in place; one of [`Uslab`]
-//! also where the pages behind it are free.
+//! A block grows and shrinks in place if both sizes have one size class. One of [`Uslab`] also
+//! grows where the pages behind it are free.
 
 use super::classes::Class;
 use super::global::Uslab;
@@ -102,7 +102,7 @@ unsafe impl Source for &'_ Heap {
     }
 
     fn fits(self, old: Layout, new: Layout) -> bool {
-        // A block that was shrunk in place lies in a larger class than its layout tells.
+        // Only its layout tells where the block lies: the class must stay.
         let class = |layout: Layout| Class::of_aligned(layout.size(), layout.align());
         class(old).is_some() && class(old) == class(new)
     }

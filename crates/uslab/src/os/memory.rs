@@ -302,7 +302,7 @@ pub enum Moved {
 }
 
 /// Moves the contents of `[from, from + bytes)` to `to`, by the pages where the kernel moves them.
-/// Refused for locked pages, because the kernel would unlock those at `from`.
+/// Refused where pages at `to` are locked, as they are in a process that locks all its memory.
 ///
 /// **A piece at a time.** Since Linux 6.17 a move takes several mappings one by one, and leaves
 /// some of them moved when it fails; older kernels refuse several. So each call moves a piece that

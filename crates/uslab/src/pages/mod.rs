@@ -28,7 +28,7 @@
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
 //! Lock order: `CpuPages`, then `Pages`. ARCHITECTURE.md lists the system calls that code makes
-//! under `Pages` (*Lock order*). Under `CpuPages`, no code makes any.
+//! under `Pages` (*Lock order*). Under `CpuPages` code makes none but to wait for `Pages`.
 
 pub mod arena;
 pub mod boot;

@@ -21,7 +21,7 @@
 //! faults. A purge recognises it by the kernel's refusal. After a refusal, purges leave the chunk
 //! alone for [`super::policy::REFUSAL_MS`], and its pages do not count against the allowance
 //! meanwhile. So frees do not repeat system calls that the kernel refuses. A purge that the program
-//! requests, or that pressure causes, takes locked pages too.
+//! requests, or that pressure causes, takes locked pages too, since Linux 5.18.
 //!
 //! **Addresses** go back too where a limit counts mapped bytes (see
 //! [`os::memory::is_mapping_limited`]). The purge unmaps wholly free chunks, and the buddy maps

@@ -73,7 +73,8 @@ const TIGHT_PART: usize = 4;
 /// A cache grows once the barn has served a CPU so many times.
 const BARN_SERVED: u32 = 16;
 /// Upper bound on the length of a streak of misses that makes a cache grow: the objects moved must
-/// fit so many sheaves of the largest size. Slots and barn hold half as many or less.
+/// fit so many sheaves of the largest size. Slots and barn hold half as many or less, but for
+/// objects of 8 to 32 bytes, of which the barn may hold as many more.
 const MAX_STREAK_SHEAVES: usize = 8;
 /// A cache of parts of slabs with smaller sheaves grows whatever the streak was: it visits the slow
 /// path so often that the path itself costs most.

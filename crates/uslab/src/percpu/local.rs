@@ -10,10 +10,10 @@
 //! exchanges whole sheaves with the barn, and its sheaves have the cache's capacity.
 //!
 //! **No other thread takes these sheaves.** A barrier cannot make plain loads and stores begin
-//! again. So a drain asks ([`ask`]): the slot's owner flushes both sheaves at its next refill or
-//! flush. Other threads only read the counts, for statistics. A fork child has the slots of the
-//! parent's other threads as the kernel happened to copy them, perhaps torn. Their objects are lost
-//! to the child; its statistics count them as free in sheaves.
+//! again. So a shrink or a trim asks ([`ask`]): the slot's owner flushes both sheaves at its next
+//! refill or flush. Other threads only read the counts, for statistics. A fork child has the slots
+//! of the parent's other threads as the kernel happened to copy them, perhaps torn. Their objects
+//! are lost to the child; its statistics count them as free in sheaves.
 //!
 //! In caches without sheaves, and in debugged and hardened ones, these slots have the dummy, as
 //! those of CPUs do: each call takes the slow path. If a cache hides its sheaves for a while

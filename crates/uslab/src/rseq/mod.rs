@@ -52,10 +52,10 @@
 //! kernel's area but `rseq_cs`.
 //!
 //! # Without registration
-//! The fast path is the same code. In locked mode (see [`Mode`]) it reads a scratch area in the
-//! thread control block that always names CPU 0, where each cache has a dummy of its own. So pop
-//! finds the sheaf empty and push finds it full. The slow path then takes each step of this
-//! contract under the slot's lock ([`locked`]).
+//! The fast path is the same code. In locked mode (see [`Mode`]) it reads a scratch area, in the
+//! thread control block or in static memory, that always names CPU 0, where each cache has a dummy
+//! of its own. So pop finds the sheaf empty and push finds it full. The slow path then takes each
+//! step of this contract under the slot's lock ([`locked`]).
 //!
 //! A step that does not get the lock changes nothing: `pop_bulk` and `push_bulk` return 0 whatever
 //! the sheaf holds, and `exchange` returns [`Exchanged::Taken`].

@@ -52,7 +52,7 @@ mod held {
     const SLOTS: usize = 512;
     static THREADS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
     /// Eight bits a rank: the number of locks of that rank that the thread holds. It saturates at
-    /// 255, beyond the number of nodes.
+    /// 255; a fork may hold more, which then count as released too early.
     static RANKS: [[AtomicU64; 2]; SLOTS] = [const { [const { AtomicU64::new(0) }; 2] }; SLOTS];
 
     fn slot_of(thread: usize, claim: bool) -> Option<usize> {
