@@ -173,8 +173,8 @@ size_t uslab_cache_shrink(uslab_cache *cache) USLAB_NOEXCEPT;
  *
  * The call flushes the sheaves of all CPUs first. Objects in a uslab_sheaf are live. No lock is
  * held in `visit`: it may call any function, but must not throw, longjmp or destroy the cache.
- * Objects that are allocated or freed during the call, and free ones on a page that another thread
- * purges then, may be visited or not. Reads the state of every page: not for a hot path.
+ * Objects that are allocated or freed during the call may be visited or not. Reads the state of
+ * each page that the library manages: not for a hot path.
  */
 int uslab_cache_visit(uslab_cache *cache, int (*visit)(void *context, void *object),
                       void *context) USLAB_NOEXCEPT;

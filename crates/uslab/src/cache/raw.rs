@@ -168,8 +168,7 @@ impl RawCache {
     /// object is still live before it reads one.
     ///
     /// Where the kernel refuses `membarrier(2)`, sheaves of other CPUs cannot be drained, and the
-    /// walk visits the free objects in them too. It may also visit free objects on a page that
-    /// another thread, such as the background one, purges at that moment.
+    /// walk visits the free objects in them too.
     ///
     /// Takes the registry's lock and locks of the cache, and may make system calls. The time grows
     /// with the memory that the library manages, not with the cache alone. Fork children may call

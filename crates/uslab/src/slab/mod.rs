@@ -37,6 +37,7 @@
 //! while it charges a page. Under `ListMarks` a thread notes that a group's lists are used.
 
 mod checks;
+mod claimed;
 mod free;
 mod geometry;
 mod group;

@@ -1,5 +1,6 @@
 //! The slabs of one cache: how it makes, lists and releases them, and what it counts.
 
+use super::claimed::Claimed;
 use super::geometry::Geometry;
 use super::group::{Group, GroupMemory};
 use super::lists::{End, List, Lists, list_for};
@@ -71,6 +72,8 @@ pub struct Slabs {
     pub(super) steady_frees: AtomicU32,
     /// The value of `frees` before the last walk that found no free page inside a slab.
     pub(super) barren: AtomicU32,
+    /// What a purge has taken from a slab in use.
+    pub(super) claimed: Claimed,
     /// A line of counts for each CPU; none where [`Slabs::own`] counts.
     tallies: *const Tally,
     tally_count: usize,
@@ -141,6 +144,7 @@ impl Slabs {
             steady_visits: AtomicU32::new(0),
             steady_frees: AtomicU32::new(0),
             barren: AtomicU32::new(0),
+            claimed: Claimed::none(),
             tallies: tallies.as_ptr(),
             tally_count: tallies.len(),
             used_tallies: Marks::none(tallies.len()),

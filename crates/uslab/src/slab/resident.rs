@@ -18,6 +18,7 @@
 //! Slabs of a cache with a constructor are resident as a whole, for ever: a purge would undo what
 //! the constructor did.
 
+use super::claimed::{bits_in, for_each_object_word, runs};
 use super::geometry::Geometry;
 use super::group::Group;
 use super::lists::{End, List, Lists, SERVING, list_for};
@@ -60,29 +61,9 @@ impl Geometry {
     }
 
     /// The objects that lie in the bytes of a slab in `range`, at least in part.
-    fn objects_of(&self, range: Range<usize>) -> Range<usize> {
+    pub(super) fn objects_of(&self, range: Range<usize>) -> Range<usize> {
         range.start / self.object_bytes..range.end.div_ceil(self.object_bytes).min(self.objects)
     }
-}
-
-/// The bits of `range` in word `word` of a bitmap.
-fn bits_in(word: usize, range: &Range<usize>) -> u64 {
-    let low = range.start.saturating_sub(word * 64).min(64);
-    let high = range.end.saturating_sub(word * 64).min(64);
-    if low >= high { 0 } else { (u64::MAX >> (64 - (high - low))) << low }
-}
-
-/// Each run of set bits of `mask`, as a range.
-fn runs(mut mask: u64) -> impl Iterator<Item = Range<usize>> {
-    core::iter::from_fn(move || {
-        if mask == 0 {
-            return None;
-        }
-        let first = mask.trailing_zeros();
-        let count = (mask >> first).trailing_ones();
-        mask &= !((u64::MAX >> (64 - count)) << first);
-        Some(first as usize..(first + count) as usize)
-    })
 }
 
 impl Slab {
@@ -161,24 +142,6 @@ impl Slab {
             words::free(&self.words(geometry)[i], bits);
             words::add(self.count(), bits.count_ones() as usize);
         });
-    }
-}
-
-/// Calls `visit` with the words of the bitmap in which objects lie in the mask `pages`, and with
-/// their bits; each object once.
-fn for_each_object_word(geometry: &Geometry, pages: u64, mut visit: impl FnMut(usize, u64)) {
-    let mut next = 0;
-    for run in runs(pages) {
-        let objects = geometry.objects_of(run.start * PAGE_BYTES..run.end * PAGE_BYTES);
-        // An object of several pages may lie in two runs.
-        let objects = objects.start.max(next)..objects.end;
-        next = objects.end.max(next);
-        if objects.is_empty() {
-            continue;
-        }
-        for word in objects.start / 64..=(objects.end - 1) / 64 {
-            visit(word, bits_in(word, &objects));
-        }
     }
 }
 
@@ -529,6 +492,7 @@ impl Slabs {
                     };
                     if free != 0 && !stays(free) {
                         let _in_flight = InFlight::begin();
+                        self.claimed.begin(slab, free);
                         slab.claim(&self.geometry, free);
                         let left = slab.count().load(Relaxed);
                         lists.place(slab, list_for(left, self.geometry.objects), End::Last);
@@ -561,6 +525,7 @@ impl Slabs {
             resident.fetch_and(!gone, Relaxed);
         }
         slab.unclaim(&self.geometry, free);
+        self.claimed.end();
         let count = slab.count().load(Acquire);
         if lists.place(slab, list_for(count, self.geometry.objects), End::Last) != List::Taking {
             // SAFETY: the lock that guards the field is held, and no refill takes from the slab.

@@ -57,7 +57,9 @@ impl Slabs {
         }
         let objects = (self.geometry.objects - word * 64).min(64);
         let all = u64::MAX >> (64 - objects);
-        let mut rest = !slab.words(&self.geometry)[word].load(Acquire) & all;
+        let free =
+            slab.words(&self.geometry)[word].load(Acquire) | self.claimed.in_word(&self.geometry, slab, word);
+        let mut rest = !free & all;
         let mut live = rest;
         while rest != 0 {
             let index = word * 64 + rest.trailing_zeros() as usize;
