@@ -8,7 +8,7 @@ mod modes;
 use modes::in_both_modes;
 use std::os::unix::process::ExitStatusExt;
 use uslab::debug::guard::{self, Options, Side};
-use uslab::internal::entry::{Program, free_sized_tested, malloc_for, realloc_for, zeroed_for};
+use uslab::internal::entry::{Program, free_sized_tested, good_size, malloc_for, realloc_for, zeroed_for};
 use uslab::malloc::free;
 
 /// As the library's, for an object that no other thread frees meanwhile.
@@ -97,6 +97,7 @@ fn a_late_start_guards_larger_objects_only() {
         let late: Vec<_> = (0..1000).map(|_| malloc_for::<Program>(100)).collect();
         assert_eq!(guard::stats().sampled, sampled);
         assert_eq!(usable_size(guarded(5001)), 5001);
+        assert_eq!(good_size(5001), 5001, "an object between guard pages has no more");
         // SAFETY: unused.
         late.iter().chain(&[early]).for_each(|&object| unsafe { free(object) });
     });

@@ -129,7 +129,8 @@ pub(super) fn create(
 }
 
 /// Takes a cache without live objects out of the registry, which keeps its memory for the next
-/// cache.
+/// cache. In a fork child a slab may be left: one with objects that another thread was taking at
+/// the fork. The page map still names the cache's slots for it, so no other cache may have these.
 pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     core.end_followed();
     core.cpu.retire();
@@ -145,8 +146,10 @@ pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     if counters::has_record(id) {
         counters::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
     }
-    // SAFETY: the registry's lock guards the field, and the caller holds it.
-    registry.keep_memory(unsafe { (*core.spare.get()).memory });
+    if core.cpu.slabs().all_bytes() == 0 {
+        // SAFETY: the registry's lock guards the field, and the caller holds it.
+        registry.keep_memory(unsafe { (*core.spare.get()).memory });
+    }
 }
 
 /// The policy of a cache with these options: the local one where the library heeds no nodes.

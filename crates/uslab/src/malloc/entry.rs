@@ -447,10 +447,10 @@ pub fn class_bytes() -> impl Iterator<Item = usize> {
 pub const ALL_CLASSES: usize = CLASSES + medium::CLASSES;
 
 /// Usable bytes of an allocation of `size` bytes; `size` itself if no allocation is so large, or if
-/// the object would be debugged or hardened. An object between guard pages has `size` alone.
+/// the object would be debugged or hardened, or may lie between guard pages.
 pub fn good_size(size: usize) -> usize {
     // The library reads the settings of debugging when it starts.
-    if !start::ensure() || debugged::keeps_size(size) {
+    if !start::ensure() || debugged::keeps_size(size) || sampled::is_on() {
         return size;
     }
     match (Class::of(size), Medium::of(size)) {

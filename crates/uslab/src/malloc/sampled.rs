@@ -65,12 +65,17 @@ pub(crate) fn install(sampler: &'static Sampler) {
     SAMPLER.store(ptr::from_ref(sampler).cast_mut(), Release);
 }
 
+/// Whether allocations may get guard pages, now or once the library is loaded.
+pub(super) fn is_on() -> bool {
+    start::guard_is_named() || sampler().is_some()
+}
+
 /// Bytes at the end of a slab that a class of objects of `bytes` bytes leaves unused.
 pub(super) fn tail_bytes(bytes: usize) -> usize {
     if bytes > MAX_UNSEEN_BYTES {
         return 0;
     }
-    if start::guard_is_named() || sampler().is_some() {
+    if is_on() {
         return os::memory::page_bytes();
     }
     HAS_FULL_SLABS.store(true, Relaxed);
