@@ -66,8 +66,8 @@ fn each_setting_names_its_origin(mode: Mode) {
     let said = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = said.lines().collect();
     let expected = [
-        "uslab: uslab_conf: there is no setting `no_such`",
         "uslab: huge_pages in uslab_conf is ignored: it is none of auto, never, always",
+        "uslab: uslab_conf: there is no setting `no_such`",
         "uslab: secure in USLAB_CONF is ignored: column 1: none of 1, check, canary, zero, quarantine, order, \
          ranges; nothing is hardened beyond the default",
     ];
