@@ -62,7 +62,7 @@ fn a_walk_beside_trims() {
                     visited += 1;
                     ControlFlow::Continue(())
                 });
-                wrong = visited - kept.len();
+                wrong = kept.len().abs_diff(visited);
                 // SAFETY: not freed above.
                 kept.into_iter().for_each(|object| unsafe { cache.free(object) });
             }

@@ -80,7 +80,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// None is set. 5.5 KiB, so [`Settings::read`] returns none by value.
+    /// No setting is set. [`Settings::read`] fills it in place: a copy would take 5.5 KiB of stack.
     pub const UNSET: Settings = Settings {
         values: [const { None }; READ_AT_START.len()],
         origins: [Origin::Default; READ_AT_START.len()],
@@ -144,6 +144,16 @@ impl Settings {
     }
 }
 
+/// Calls `visit` with the settings, read anew. Not inlined: they take 5.5 KiB of stack.
+#[cold]
+#[inline(never)]
+pub fn with_settings(visit: impl FnOnce(&Settings)) {
+    let mut settings = Settings::UNSET;
+    // Start-up has reported what is ignored.
+    settings.read(&mut |_| ());
+    visit(&settings);
+}
+
 /// Whether the process gained privileges when it was started: the kernel's `AT_SECURE`.
 pub fn is_privileged() -> bool {
     // SAFETY: no preconditions; the dynamic loader has the answer before it first allocates.
@@ -175,8 +185,7 @@ fn each_found(names: &[&str], visit: &mut dyn FnMut(usize, Option<&[u8]>)) {
             }
         }
     };
-    // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv
-    // does.
+    // SAFETY: `environ` is the C library's own variable, which every getenv reads.
     let mut list = unsafe { environ };
     if list.is_null() {
         return each_at_start(&mut take);

@@ -15,7 +15,7 @@
 //!
 //! Free memory must not make a process much larger than its need. Where a program takes fresh pages
 //! because the free ones do not fit, and holds more than 8 MiB beyond twice what was in use at most
-//! in the window, pages go early, down to half of that excess over the need.
+//! in the window, pages go early, down to 1.5 times that use and 4 MiB.
 
 use super::PAGE_BYTES;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

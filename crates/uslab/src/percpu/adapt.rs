@@ -65,7 +65,7 @@ const MAX_SHEAF_BYTES: usize = 512 << 10;
 const MAX_RUN_BYTES: usize = 16 << 20;
 /// See [`MAX_RUN_BYTES`].
 const MIN_RUN_BYTES: usize = 4 << 20;
-/// Divided by the number of CPUs it is the bound of each, between those two.
+/// Each CPU's bound is its share of this, clamped to the two above.
 const MAX_ALL_RUN_BYTES: usize = 64 << 20;
 /// The bound on runs falls to this part, a quarter, under pressure, and in a large process without
 /// a background thread.

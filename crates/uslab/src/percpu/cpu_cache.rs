@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 /// Upper bound on the objects that one call takes from the slabs into a sheaf, or flushes of a full
 /// one, unless it was asked for more. Filling or emptying a large sheaf at once gains nothing, and
-/// would add some tens of microseconds to the latency of that call. A drained sheaf for which the
+/// would add some tens of microseconds to the latency of that call. Any other sheaf for which the
 /// barn has no room is flushed whole.
 pub(super) const PIECE: usize = 128;
 

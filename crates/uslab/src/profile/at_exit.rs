@@ -15,28 +15,22 @@ static PATH_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Starts a profile as `USLAB_PROFILE` tells, if it does. The shared libraries call it when they
 /// are loaded.
 pub fn start_from_environment() {
-    if profiled::is_named() {
-        start_named();
+    if !profiled::is_named() {
+        return;
     }
-}
-
-/// Not inlined: the settings take 5.5 KiB of stack.
-#[cold]
-#[inline(never)]
-fn start_named() {
-    let mut settings = os::env::Settings::UNSET;
-    settings.read(&mut |_| ());
-    let config = settings.config();
-    let Some(period_bytes) = config.profile else { return };
-    if let Some(path) = &config.profile_file {
-        let path = path.as_bytes();
-        PATH.iter().zip(path).for_each(|(place, &byte)| place.store(byte, Relaxed));
-        PATH_BYTES.store(path.len(), Release);
-    }
-    // The snapshot names the environment as the origin of this setting.
-    if !profiled::start(period_bytes as usize) {
-        os::report::print(format_args!("no heap profile: {}", super::ProfileError::OutOfMemory));
-    }
+    os::env::with_settings(|settings| {
+        let config = settings.config();
+        let Some(period_bytes) = config.profile else { return };
+        if let Some(path) = &config.profile_file {
+            let path = path.as_bytes();
+            PATH.iter().zip(path).for_each(|(place, &byte)| place.store(byte, Relaxed));
+            PATH_BYTES.store(path.len(), Release);
+        }
+        // The snapshot names the environment as the origin of this setting.
+        if !profiled::start(period_bytes as usize) {
+            os::report::print(format_args!("no heap profile: {}", super::ProfileError::OutOfMemory));
+        }
+    });
 }
 
 /// [`PATH`] with the process id, and with the number of the file if that is not 1.

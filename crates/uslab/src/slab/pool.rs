@@ -72,7 +72,7 @@ pub struct Slabs {
     pub(super) steady_frees: AtomicU32,
     /// The value of `frees` before the last walk that found no free page inside a slab.
     pub(super) barren: AtomicU32,
-    /// What a purge has taken from a slab in use.
+    /// The free objects that a purge has taken out of a slab in use.
     pub(super) claimed: Claimed,
     /// A line of counts for each CPU; none where [`Slabs::own`] counts.
     tallies: *const Tally,

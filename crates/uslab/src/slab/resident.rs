@@ -105,13 +105,13 @@ impl Slab {
     /// meanwhile. The caller holds the lists' lock.
     fn purgeable_pages(self, geometry: &Geometry) -> u64 {
         let Some(resident) = self.resident(geometry) else { return 0 };
-        let group = (os::memory::page_bytes() / PAGE_BYTES).max(1);
+        let block = (os::memory::page_bytes() / PAGE_BYTES).max(1);
         let words = self.words(geometry);
         let (mut free, mut tail) = (0, 0);
-        for first in (0..geometry.pages()).step_by(group) {
-            let mask = (u64::MAX >> (64 - group)) << first;
+        for first in (0..geometry.pages()).step_by(block) {
+            let mask = (u64::MAX >> (64 - block)) << first;
             if resident.load(Relaxed) & mask != 0 {
-                let range = geometry.objects_of(first * PAGE_BYTES..(first + group) * PAGE_BYTES);
+                let range = geometry.objects_of(first * PAGE_BYTES..(first + block) * PAGE_BYTES);
                 let is_free = |word: usize| {
                     let bits = bits_in(word, &range);
                     words[word].load(Acquire) & bits == bits

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! The counters change on slow paths only, so a figure may be as old as its CPU's last slow path.
-//! Each function here first counts what the sheaves hold, which is exact while no other thread
-//! allocates or frees. The figures of one cache ([`Cache::stats`](crate::Cache::stats)) are exact
-//! while no thread uses that cache. [`caches`] may count objects twice that a trim on another
-//! thread moves meanwhile. For that it takes the lock under which caches are made and destroyed,
-//! and reads two cache lines for each cache and CPU.
+//! Each function here first counts what the sheaves hold. For that it takes the lock under which
+//! caches are made and destroyed, and reads two cache lines for each cache and CPU. The count is
+//! exact while no other thread allocates, frees or trims. The figures of one cache
+//! ([`Cache::stats`](crate::Cache::stats)) are exact while no thread uses that cache, also beside a
+//! trim.
 //!
 //! In a process that publishes ([`publish`]), a fork child begins with a copy of the parent's file.
 //! The parent runs meanwhile, and what it counts before the copy is complete is in the child's

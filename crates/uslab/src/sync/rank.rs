@@ -52,7 +52,7 @@ mod held {
     const SLOTS: usize = 512;
     static THREADS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
     /// Eight bits a rank: the number of locks of that rank that the thread holds. It saturates at
-    /// 255; a fork may hold more, which then count as released too early.
+    /// 255. A fork may hold more; the count then reaches 0 before the last lock is released.
     static RANKS: [[AtomicU64; 2]; SLOTS] = [const { [const { AtomicU64::new(0) }; 2] }; SLOTS];
 
     fn slot_of(thread: usize, claim: bool) -> Option<usize> {

@@ -158,21 +158,15 @@ pub fn stop() {
 
 /// Starts as `USLAB_GUARD` tells, if it does. The shared libraries call it when they are loaded.
 pub fn start_from_environment() {
-    if start::guard_is_named() {
-        start_named();
+    if !start::guard_is_named() {
+        return;
     }
-}
-
-/// Not inlined: the settings take 5.5 KiB of stack.
-#[cold]
-#[inline(never)]
-fn start_named() {
-    let mut settings = os::env::Settings::UNSET;
-    settings.read(&mut |_| ());
-    let Some(config::Guard { interval_ms, slots, side }) = settings.config().guard else { return };
-    if !start(Options { interval_ms, slots, side }) {
-        os::report::print(format_args!("no guard pages: no memory for them, or no handler of faults"));
-    }
+    os::env::with_settings(|settings| {
+        let Some(config::Guard { interval_ms, slots, side }) = settings.config().guard else { return };
+        if !start(Options { interval_ms, slots, side }) {
+            os::report::print(format_args!("no guard pages: no memory for them, or no handler of faults"));
+        }
+    });
 }
 
 /// The present figures. Takes a lock for some nanoseconds.
