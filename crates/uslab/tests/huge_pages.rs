@@ -11,6 +11,7 @@ mod again;
 mod modes;
 
 use modes::in_both_modes;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use uslab::HugePages;
 use uslab::internal::entry::{Program, malloc_for};
@@ -40,6 +41,25 @@ fn are_available() -> bool {
     setting.is_ok_and(|setting| !setting.contains("[never]"))
 }
 
+/// How often the kernel had no huge page for a process that asked, since the system started.
+fn shortages() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let is_counter = |line: &&str| {
+        line.starts_with("thp_fault_fallback ") || line.starts_with("thp_collapse_alloc_failed ")
+    };
+    let count = |line: &str| line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok());
+    text.lines().filter(is_counter).filter_map(count).sum()
+}
+
+/// [`shortages`] when this process first asked.
+static SHORTAGES_BEFORE: LazyLock<u64> = LazyLock::new(shortages);
+
+/// Whether huge pages hold `bytes` of this process, or the system could not give them: it has none,
+/// or had none free at some moment of the test.
+fn are_huge(bytes: usize) -> bool {
+    huge_bytes() >= bytes || !are_available() || shortages() > *SHORTAGES_BEFORE
+}
+
 /// Objects of `bytes` bytes in all, each touched.
 fn objects(bytes: usize) -> Vec<*mut u8> {
     objects_of(OBJECT_BYTES, OBJECT_BYTES, bytes)
@@ -48,6 +68,7 @@ fn objects(bytes: usize) -> Vec<*mut u8> {
 /// Objects of `object_bytes` each and `bytes` in all, of which the first `touched_bytes` are
 /// touched.
 fn objects_of(object_bytes: usize, touched_bytes: usize, bytes: usize) -> Vec<*mut u8> {
+    LazyLock::force(&SHORTAGES_BEFORE);
     let one = || {
         let object = malloc_for::<Program>(object_bytes);
         assert!(!object.is_null());
@@ -77,7 +98,7 @@ fn a_heap_that_grows_gets_huge_pages_and_holds_no_more() {
     in_both_modes("a_heap_that_grows_gets_huge_pages_and_holds_no_more", &[], || {
         let before_bytes = resident_bytes();
         let all = objects(96 * MIB);
-        assert!(!are_available() || huge_bytes() >= 32 * MIB, "{} huge bytes", huge_bytes());
+        assert!(are_huge(32 * MIB), "{} huge bytes", huge_bytes());
         // The objects and their descriptors; a twentieth more, and the last huge page.
         let most_bytes = 96 * MIB * 103 / 100 + 2 * MIB;
         let list_bytes = all.capacity() * size_of::<*mut u8>();
@@ -110,7 +131,7 @@ fn chunks_that_were_filled_with_small_pages_get_huge_ones_in_a_large_heap() {
     in_both_modes("chunks_that_were_filled_with_small_pages_get_huge_ones_in_a_large_heap", &[], || {
         let all = objects(64 * MIB);
         if are_available() && can_collapse() {
-            until("the first chunks are collapsed", || huge_bytes() >= 60 * MIB);
+            until("the first chunks are collapsed", || are_huge(60 * MIB));
         }
         assert!(all.iter().all(|&object| {
             // SAFETY: live objects, filled by `objects`.
@@ -144,7 +165,7 @@ fn a_chunk_whose_pages_the_kernel_uses_gets_its_huge_page_later() {
         let can = are_available() && can_collapse();
         if can {
             let most_bytes = 64 * MIB - chunks.len() * 2 * MIB;
-            until("other chunks are collapsed", || huge_bytes() >= most_bytes - 4 * MIB);
+            until("other chunks are collapsed", || are_huge(most_bytes - 4 * MIB));
             std::thread::sleep(Duration::from_millis(500));
             assert!(huge_bytes() <= most_bytes + 4 * MIB, "{} huge bytes", huge_bytes());
         }
@@ -158,7 +179,7 @@ fn a_chunk_whose_pages_the_kernel_uses_gets_its_huge_page_later() {
             until("the chunks are collapsed", || {
                 all.extend(objects(5 * MIB));
                 std::thread::sleep(Duration::from_millis(100));
-                huge_bytes() + 4 * MIB >= all.len() * OBJECT_BYTES
+                are_huge(all.len() * OBJECT_BYTES - 4 * MIB)
             });
         }
         uslab::debug::validate().unwrap();
@@ -197,7 +218,7 @@ fn memory_of_the_programs_own_is_left_alone() {
         }
         let rest = objects(64 * MIB);
         if are_available() && can_collapse() {
-            until("chunks are collapsed", || huge_bytes() >= 60 * MIB);
+            until("chunks are collapsed", || are_huge(60 * MIB));
         }
         std::thread::sleep(Duration::from_millis(500));
         let found = mapping_at(own);
@@ -261,7 +282,7 @@ fn memory_that_a_fork_shares_stays_shared() {
         assert!(child > 0);
         let own = objects(64 * MIB);
         if are_available() && can_collapse() {
-            until("chunks after the fork are collapsed", || huge_bytes() >= 48 * MIB);
+            until("chunks after the fork are collapsed", || are_huge(48 * MIB));
         }
         // Some looks of the background thread more.
         std::thread::sleep(Duration::from_secs(1));
@@ -385,9 +406,8 @@ fn objects_beyond_a_page_that_are_touched_get_huge_pages() {
         for bytes in [8 << 10, 64 << 10, 256 << 10] {
             let before_bytes = resident_bytes();
             let all = objects_of(bytes, bytes, 128 * MIB);
-            let huge_bytes = huge_bytes();
             // All but the first 20 MiB and the probes, which are at most every second chunk.
-            assert!(!are_available() || huge_bytes >= 64 * MIB, "{huge_bytes} huge bytes of {bytes} each");
+            assert!(are_huge(64 * MIB), "{} huge bytes of {bytes} each", huge_bytes());
             let grown_bytes = resident_bytes().saturating_sub(before_bytes);
             assert!(grown_bytes <= 128 * MIB * 105 / 100 + 2 * MIB, "{grown_bytes} bytes of {bytes} each");
             uslab::debug::validate().unwrap();
@@ -438,7 +458,7 @@ fn from_the_first_page_on_if_the_environment_says_so() {
     in_both_modes("from_the_first_page_on_if_the_environment_says_so", &environment, || {
         let before_bytes = resident_bytes();
         let all = objects(8 * MIB);
-        assert!(!are_available() || huge_bytes() >= 8 * MIB, "{} huge bytes", huge_bytes());
+        assert!(are_huge(8 * MIB), "{} huge bytes", huge_bytes());
         uslab::debug::validate().unwrap();
         free_all(all);
         uslab::trim(0);
@@ -455,7 +475,7 @@ fn a_long_run_gets_huge_pages_up_to_an_eighth_from_the_limit() {
         uslab::set_limit(0, LIMIT_BYTES).unwrap();
         let all = objects_of(120 * MIB, 120 * MIB, 120 * MIB);
         let (huge_bytes, most_bytes) = (huge_bytes(), LIMIT_BYTES / 8 * 7);
-        assert!(!are_available() || huge_bytes >= most_bytes - 8 * MIB, "{huge_bytes} huge bytes");
+        assert!(are_huge(most_bytes - 8 * MIB), "{huge_bytes} huge bytes");
         assert!(huge_bytes <= most_bytes, "{huge_bytes} huge bytes");
         uslab::debug::validate().unwrap();
         free_all(all);
@@ -499,7 +519,7 @@ fn a_heap_without_huge_pages_gets_them_when_the_program_chooses_them() {
         uslab::trim(0);
         uslab::set_huge_pages(HugePages::Always);
         let all = objects(48 * MIB);
-        assert!(!are_available() || huge_bytes() >= 40 * MIB, "{} huge bytes", huge_bytes());
+        assert!(are_huge(40 * MIB), "{} huge bytes", huge_bytes());
         free_all(all);
     });
 }
