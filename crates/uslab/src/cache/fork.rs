@@ -30,6 +30,16 @@ use crate::pages;
 use crate::percpu::{self, sheaf};
 use crate::slab;
 use crate::sync::{Park, only_thread_left};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Whether threads of the parent may have had objects in flight that this process, its child, lost.
+static HAS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Whether slabs of this process may have objects that are neither free nor live: it is the child
+/// of a fork with other threads.
+pub(super) fn has_lost() -> bool {
+    HAS_LOST.load(Relaxed)
+}
 
 /// Registers the handlers with the C library.
 pub(super) fn register() {
@@ -129,6 +139,7 @@ extern "C" fn child() {
         os::first::reset_in_child();
         return;
     }
+    HAS_LOST.store(true, Relaxed);
     undo(true);
     // After the locks are free: a thread's first value of a late key is allocated.
     os::first::reset_in_child();

@@ -69,7 +69,8 @@ impl Slabs {
     /// without a resident word.
     pub(super) fn keep(&self, slab: Slab, charged: u64) {
         let (pages, bytes) = (self.geometry.pages(), self.slab_bytes());
-        let has_whole_pages = bytes.is_multiple_of(os::memory::page_bytes());
+        let is_whole = |count: usize| count.is_multiple_of(os::memory::page_bytes());
+        let has_whole_pages = is_whole(pages::address_of(slab.0).addr()) && is_whole(bytes);
         // SAFETY: the slab has left lists and page map, and is this call's alone.
         let is_purged = has_whole_pages && unsafe { pages::purge_used(slab.0, pages, Locked::Stay) };
         if is_purged {
