@@ -40,6 +40,13 @@ STEP void *make_here(size_t bytes)
     return p;
 }
 
+STEP void *make_list_here(size_t bytes)
+{
+    void *p = malloc(bytes);
+    KEEP_FRAME();
+    return p;
+}
+
 STEP void lose_here(size_t bytes, int count)
 {
     for (int i = 0; i < count; i++)
@@ -272,6 +279,23 @@ STEP void run(const char *name)
         mmap(NULL, 64ul << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         kept = calloc(1, 8ul << 30);
         lose_here(100, 1);
+    } else if (IS("crowd")) {
+        // One leaked array leads to most leaked objects, and its search passes over the others.
+        enum { COUNT = 120000 };
+        void **list = mmap(NULL, COUNT * sizeof *list, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (int i = 0; i < COUNT; i++) {
+            list[i] = make_here(16);
+            memset(list[i], 0, 16);
+            if (i % 200 == 0)
+                lose_here(16, 1);
+        }
+        memcpy(make_list_here(COUNT * sizeof *list), list, COUNT * sizeof *list);
+        munmap(list, COUNT * sizeof *list);
+    } else if (IS("slots")) {
+        static void *objects[5000];
+        for (int i = 0; i < 5000; i++)
+            objects[i] = malloc(2000);
+        kept = objects;
     } else if (IS("environment")) {
         for (int i = 0; i < 50; i++) {
             char name[32];

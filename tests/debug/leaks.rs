@@ -102,6 +102,25 @@ fn without_ptrace(mode: Mode) {
     outcome.expect(objects <= 4, "each thread has one object at most in registers alone");
 }
 
+/// More leaked objects than a search has room for beside its count.
+fn crowd(mode: Mode) {
+    let scratch = Scratch::new("leak-crowd");
+    let outcome = case("crowd").limit_s(60).run(&scratch, mode);
+    let stderr = outcome.stderr();
+    let lines: Vec<Found> = stderr.lines().map(found).collect();
+    let [list, alone, all] = lines[..] else { outcome.fail("two reports and a summary are expected") };
+    outcome.expect(list == [1, 960_000, 120_000, 1_920_000], "the list, and what it leads to");
+    outcome.expect(alone == [600, 9600, 0, 0], "each of the others");
+    outcome.expect(all == [601, 969_600, 120_000, 1_920_000], "the sums");
+}
+
+/// Each open slot of a guarded object parts the heap's mappings.
+fn slots(mode: Mode) {
+    let scratch = Scratch::new("leak-slots");
+    let outcome = case("slots").env("USLAB_GUARD", "all,slots=8192").run_clean(&scratch, mode);
+    outcome.expect(outcome.stderr().is_empty(), "the search takes place, and finds no leak");
+}
+
 /// The choice between statuses.
 fn status(mode: Mode) {
     let scratch = Scratch::new("leak-status");
@@ -180,6 +199,8 @@ fn suppressions(mode: Mode) {
 
 both_modes! {
     refused_ptrace => without_ptrace,
+    many_objects => crowd,
+    many_guarded_objects => slots,
     exit_status => status,
     children => fork,
     lines_for_people => text,

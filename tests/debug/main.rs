@@ -16,6 +16,7 @@ mod plugins;
 mod pprof;
 mod profile;
 mod programs;
+mod stderr;
 mod variable;
 
 /// The program of `faults.cc`, compiled at the first call. Its exported names stand in reports.

@@ -30,16 +30,6 @@ use crate::pages;
 use crate::percpu::{self, sheaf};
 use crate::slab;
 use crate::sync::{Park, only_thread_left};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// Whether threads of the parent may have had objects in flight that this process, its child, lost.
-static HAS_LOST: AtomicBool = AtomicBool::new(false);
-
-/// Whether slabs of this process may have objects that are neither free nor live: it is the child
-/// of a fork with other threads.
-pub(super) fn has_lost() -> bool {
-    HAS_LOST.load(Relaxed)
-}
 
 /// Registers the handlers with the C library.
 pub(super) fn register() {
@@ -74,7 +64,6 @@ fn hold() {
     state::lock_for_fork();
     hooks::lock_for_fork();
     registry::lock_for_fork();
-    counters::note_fork();
     percpu::local::lock_for_fork();
     percpu::park_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());
@@ -84,6 +73,7 @@ fn hold() {
     registry::for_each(|core| core.cpu.slabs().lock_for_fork());
     sheaf::slabs().iter().for_each(|slabs| slabs.lock_for_fork());
     pages::lock_for_fork();
+    counters::note_fork();
 }
 
 fn undo(child: bool) {
@@ -139,7 +129,7 @@ extern "C" fn child() {
         os::first::reset_in_child();
         return;
     }
-    HAS_LOST.store(true, Relaxed);
+    os::fork::note_threads_lost();
     undo(true);
     // After the locks are free: a thread's first value of a late key is allocated.
     os::first::reset_in_child();

@@ -10,7 +10,7 @@
 //! table of a higher layer replaces that of a lower one, and includes its functions.
 //!
 //! The pointer changes under a lock that a fork holds from beginning to end. So the hooks after a
-//! fork are the same as before it.
+//! fork are the same as before it. What the hooks for forks ask changes under the same lock.
 
 use super::ticks::Ticks;
 use super::trim;
@@ -93,13 +93,21 @@ pub(crate) fn install_first(table: &'static Hooks) {
     }
 }
 
-#[cold]
-fn store(table: &'static Hooks, replaces: impl FnOnce(*mut Hooks) -> bool) {
+/// Calls `change` while no fork is between its handlers. The caller must hold no lock, and `change`
+/// must take none.
+pub(crate) fn between_forks(change: impl FnOnce()) {
     let _errno = os::errno::Preserved::new();
     let _changing = CHANGING.lock();
-    if replaces(HOOKS.load(Acquire)) {
-        HOOKS.store(ptr::from_ref(table).cast_mut(), Release);
-    }
+    change();
+}
+
+#[cold]
+fn store(table: &'static Hooks, replaces: impl FnOnce(*mut Hooks) -> bool) {
+    between_forks(|| {
+        if replaces(HOOKS.load(Acquire)) {
+            HOOKS.store(ptr::from_ref(table).cast_mut(), Release);
+        }
+    });
 }
 
 pub(super) fn lock_for_fork() {

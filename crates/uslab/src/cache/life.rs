@@ -7,7 +7,7 @@ use super::debugged::{self, Debug, quarantine};
 use super::error::CreateError;
 use super::followed::Followed;
 use super::late::Late;
-use super::{fork, registry, state};
+use super::{registry, state};
 use crate::counters::{self, Tally, layout};
 use crate::os;
 use crate::os::invariant::{Subject, assert_valid, invariant};
@@ -139,7 +139,8 @@ pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     local::forget_cache(&core.cpu);
     assert_valid(|| {
         let has_slabs = core.cpu.slabs().check()?.slabs > 0;
-        Subject::new("cache", core).holds(!has_slabs || fork::has_lost(), "a cache that goes has no slabs")
+        Subject::new("cache", core)
+            .holds(!has_slabs || os::fork::has_lost_threads(), "a cache that goes has no slabs")
     });
     let id = core.id();
     registry.leave(id);

@@ -45,10 +45,14 @@ fn counter() -> Option<&'static Counter> {
 
 /// Counts the allocations of all caches of the program and of heaps from now on, those that are
 /// created later too. Where the kernel refuses barriers, only those of caches that serve each call
-/// on the slow path. Takes the registry's lock; visits each cache twice.
-pub(crate) fn begin_counting(table: &'static Counter) {
+/// on the slow path. Takes the registry's lock; visits each cache twice. Does nothing unless
+/// `is_on`: another thread may have stopped the profile again.
+pub(crate) fn begin_counting(table: &'static Counter, is_on: impl Fn() -> bool) {
     COUNTER.store(core::ptr::from_ref(table).cast_mut(), Release);
     let _registry = registry::lock();
+    if !is_on() {
+        return;
+    }
     IS_COUNTING.store(true, Relaxed);
     let each = |visit: &dyn Fn(&'static Core)| {
         registry::for_each(|core| {

@@ -74,6 +74,8 @@ pub struct Registry {
     /// A bit for each word of `used` that is full.
     full: [u64; WORDS / 64],
     spare: *mut Spare,
+    /// The last wait for walks was in vain.
+    waited_in_vain: bool,
 }
 
 // SAFETY: no other structure owns the memory that the registry keeps.
@@ -89,7 +91,7 @@ const OWN_IDS: [u64; WORDS] = {
 #[unsafe(link_section = "uslab_tables")]
 static REGISTRY: CachePadded<Lock<Registry>> = CachePadded(Lock::new(
     Rank::Registry,
-    Registry { used: OWN_IDS, full: [0; WORDS / 64], spare: core::ptr::null_mut() },
+    Registry { used: OWN_IDS, full: [0; WORDS / 64], spare: core::ptr::null_mut(), waited_in_vain: false },
 ));
 
 pub(super) fn lock() -> Guard<'static, Registry> {
@@ -140,8 +142,8 @@ pub(super) fn any(check: impl FnMut(&'static Core) -> bool) -> bool {
     ids().filter_map(cache).any(check)
 }
 
-/// The sum of `count` over all caches. As [`any`]; `count` may take longer, which delays threads
-/// that create a cache by a few milliseconds.
+/// The sum of `count` over all caches. As [`any`]; `count` may take longer. A thread that creates a
+/// cache meanwhile is delayed by up to 40 ms, once, and its cache gets fresh memory.
 pub(crate) fn sum(count: impl Fn(&'static Core) -> usize) -> usize {
     let _walk = Walk::begin();
     ids().filter_map(cache).map(count).sum()
@@ -161,8 +163,7 @@ const SPINS: u32 = 200;
 const NAPS: u32 = 20;
 
 /// Keeps the registry from using the memory of destroyed caches again, as long as the returned
-/// value lives: what a thread read of a cache, such as its name, stays as it was. A thread that
-/// creates a cache meanwhile is delayed by some milliseconds.
+/// value lives: what a thread read of a cache, such as its name, stays as it was. As [`sum`].
 pub(crate) fn keep_memory() -> Walk {
     Walk::begin()
 }
@@ -188,13 +189,13 @@ impl Walk {
 
 impl Drop for Walk {
     fn drop(&mut self) {
-        let walks = self.0.fetch_sub(1, SeqCst);
-        invariant!(walks > 0, "a walk that ends was counted", walks);
+        // In a fork child that its parent's walk made, by a callback, no walk is counted.
+        let _ = self.0.fetch_update(SeqCst, SeqCst, |walks| walks.checked_sub(1));
     }
 }
 
-/// Waits a little for the walks of `phase`; returns whether they have ended.
-fn wait_for_walks(phase: u32) -> bool {
+/// Waits a little for the walks of `phase`, with up to `naps`; returns whether they have ended.
+fn wait_for_walks(phase: u32, naps: u32) -> bool {
     let walks = &WALKS[phase as usize];
     let spun = (0..SPINS).any(|_| {
         core::hint::spin_loop();
@@ -204,7 +205,7 @@ fn wait_for_walks(phase: u32) -> bool {
         return true;
     }
     let _errno = os::errno::Preserved::new();
-    (0..NAPS).any(|_| {
+    (0..naps).any(|_| {
         // A walk that ends does not wake this thread: there are many more walks than new caches,
         // and each wake is a system call. So the nap has a timeout.
         match walks.load(SeqCst) {
@@ -216,16 +217,20 @@ fn wait_for_walks(phase: u32) -> bool {
 }
 
 /// Whether every walk that could have seen a destroyed cache has ended. Waits a little for walks in
-/// progress.
-fn walks_have_ended(_: &mut Registry) -> bool {
+/// progress, but not for one that an earlier call waited for in vain: it may take seconds.
+fn walks_have_ended(registry: &mut Registry) -> bool {
     let phase = PHASE.load(SeqCst);
-    if !wait_for_walks(phase ^ 1) {
+    let naps = if registry.waited_in_vain { 0 } else { NAPS };
+    registry.waited_in_vain = true;
+    if !wait_for_walks(phase ^ 1, naps) {
         return false;
     }
     // Walks that begin in the new phase see the table without the destroyed caches. The phase does
     // not change again before the walks of the old one have ended.
     PHASE.store(phase ^ 1, SeqCst);
-    wait_for_walks(phase)
+    let have_ended = wait_for_walks(phase, naps);
+    registry.waited_in_vain = !have_ended;
+    have_ended
 }
 
 /// Calls `visit` for the structures of each cache. No other thread may use the library.

@@ -140,7 +140,11 @@ pub fn publish_in_child(was_alone: bool) {
     } else {
         end();
     }
-    publish::publish_in_child(segments::used_at_fork(), segments::leave_file, segments::enter_file);
+    let leave = || {
+        segments::restore_large();
+        segments::leave_file()
+    };
+    publish::publish_in_child(segments::used_at_fork(), leave, segments::enter_file);
 }
 
 fn end() {

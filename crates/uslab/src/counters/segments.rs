@@ -29,7 +29,9 @@ use super::layout::{
 use super::publish::{base, header, is_shared, overflow, private};
 use crate::os;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// One of the segments behind the first.
 struct Segment {
@@ -145,17 +147,31 @@ pub fn provide_shrinkers() {
     }
 }
 
-/// Records in use when the process was about to fork.
+/// Records in use when the process was about to fork, and its large objects and their bytes. The
+/// latter go down as well, and must not fall below zero in the child.
 static USED_AT_FORK: AtomicU32 = AtomicU32::new(0);
+static LARGE_AT_FORK: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Notes what is in use, for the child: the parent may go on before the child has read the file.
-/// The caller holds the lock under which caches are made, or no other thread works.
+/// The caller holds the locks of caches and pages, or no other thread works.
 pub fn note_fork() {
-    USED_AT_FORK.store(header().records_used.load(Relaxed), Relaxed);
+    let header = header();
+    USED_AT_FORK.store(header.records_used.load(Relaxed), Relaxed);
+    for (kept, now) in LARGE_AT_FORK.iter().zip([&header.large_objects, &header.large_bytes]) {
+        kept.store(now.load(Relaxed), Relaxed);
+    }
 }
 
 pub(super) fn used_at_fork() -> u32 {
     USED_AT_FORK.load(Relaxed)
+}
+
+/// Sets the figures of large objects to those at the fork, in the child.
+pub(super) fn restore_large() {
+    let header = header();
+    for (kept, now) in LARGE_AT_FORK.iter().zip([&header.large_objects, &header.large_bytes]) {
+        now.store(kept.load(Relaxed), Relaxed);
+    }
 }
 
 /// Maps segment `number` of the file, from the last segment before that lies there.

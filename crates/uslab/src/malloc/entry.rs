@@ -161,8 +161,8 @@ unsafe fn free_for(pointer: *mut u8, release: Release) {
         return report_unknown(pointer, "free");
     };
     let owner = pages::owner(page);
-    // A sized free comes here only because its class counts allocations (`profiled`) or has a row
-    // for each node, and then the page map names the right one.
+    // Where a class counts allocations (`profiled`) or has a row for each node, each sized free
+    // comes here, and the page map names the right slots.
     if profiled::state::has_begun() || start::nodes() > 1 {
         // SAFETY: the owner comes from the page map; the caller's promise.
         match unsafe { rseq::push_tested(owner.slots(), pointer) } {

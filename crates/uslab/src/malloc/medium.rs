@@ -116,20 +116,18 @@ impl Medium {
         let place = &CACHES[self.index()];
         // SAFETY: null or a core, which lives at its address for ever.
         if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
+            // As in `small`.
+            let named = SLOTS[self.bytes() / STEP_BYTES].load(Acquire);
+            if named == dummy_slots() && cache.slots() != dummy_slots() {
+                settle(self);
+            }
             return Some(cache);
         }
         let options = CacheBuilder::new(NAMES[self.index()]).runs().not_debuggable();
         let made = class_core(&options, self.bytes(), place)?;
-        if start::guards_all() {
-            // As in `small`: every allocation takes the slow path.
-            return Some(made);
-        }
-        self.publish(made.slots());
         // As in `small`.
         fence(SeqCst);
-        if state::has_begun() {
-            settle(self);
-        }
+        settle(self);
         Some(made)
     }
 

@@ -18,12 +18,12 @@
 use super::classes::{Class, MAX_DIRECT_BYTES, SLAB_ORDER, STEP_BYTES};
 use crate::cache::debugged::Family;
 use crate::cache::registry::SAMPLED_ID;
-use crate::cache::start;
+use crate::cache::{hooks, start};
 use crate::os;
 use crate::pages;
 use crate::rseq::Owner;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::SeqCst};
 
 /// The owner of the pages of sampled objects.
 pub(crate) const OWNER: Owner = Owner::plain(SAMPLED_ID);
@@ -56,13 +56,14 @@ static HAS_FULL_SLABS: AtomicBool = AtomicBool::new(false);
 
 fn sampler() -> Option<&'static Sampler> {
     // SAFETY: null, or a table that lives for ever.
-    unsafe { SAMPLER.load(Acquire).as_ref() }
+    unsafe { SAMPLER.load(SeqCst).as_ref() }
 }
 
 /// Installs the sampler, for the life of the process. The caller must hold no lock.
 pub(crate) fn install(sampler: &'static Sampler) {
     super::install_hooks();
-    SAMPLER.store(ptr::from_ref(sampler).cast_mut(), Release);
+    // A fork takes the sampler's locks before it, and frees them after it.
+    hooks::between_forks(|| SAMPLER.store(ptr::from_ref(sampler).cast_mut(), SeqCst));
 }
 
 /// Whether allocations may get guard pages, now or once the library is loaded.
@@ -78,8 +79,9 @@ pub(super) fn tail_bytes(bytes: usize) -> usize {
     if is_on() {
         return os::memory::page_bytes();
     }
-    HAS_FULL_SLABS.store(true, Relaxed);
-    0
+    HAS_FULL_SLABS.store(true, SeqCst);
+    // A sampler that was installed meanwhile may have taken samples already.
+    if is_on() { os::memory::page_bytes() } else { 0 }
 }
 
 /// Takes a sample, for a caller whose frees look the object up or test its start: `size` bytes on a
@@ -87,7 +89,7 @@ pub(super) fn tail_bytes(bytes: usize) -> usize {
 #[inline]
 pub(super) fn take(size: usize, align: usize, family: Family) -> Option<NonNull<u8>> {
     let sampler = sampler()?;
-    if size <= MAX_UNSEEN_BYTES && align <= STEP_BYTES && HAS_FULL_SLABS.load(Relaxed) {
+    if size <= MAX_UNSEEN_BYTES && align <= STEP_BYTES && HAS_FULL_SLABS.load(SeqCst) {
         return None;
     }
     NonNull::new((sampler.alloc)(size, align, family))

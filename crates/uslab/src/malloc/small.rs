@@ -96,13 +96,14 @@ fn cache(class: Class) -> Option<&'static Core> {
     let place = &CACHES[class.index()];
     // SAFETY: null or a core, which lives at its address for ever.
     if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
+        // Another thread is between the two steps below, or was when the process forked: then the
+        // child has to take the second one.
+        if slots(class) == dummy_slots() && cache.slots() != dummy_slots() {
+            settle(class);
+        }
         return Some(cache);
     }
     let made = class_core(&large_slabs(class), class.bytes(), place)?;
-    if start::guards_all() {
-        // The tables keep the dummies, which send every allocation to the slow path.
-        return Some(made);
-    }
     // After the store of the cache: a start from now on sees it.
     fence(SeqCst);
     settle(class);
@@ -126,7 +127,8 @@ fn publish(class: Class, slots: *mut Slot) {
 }
 
 /// Makes the tables name the counted row of the class while the heap profile runs, or while sized
-/// frees must not push into the class's own sheaf; else the cache's own slots.
+/// frees must not push into the class's own sheaf; else the cache's own slots. Where all objects
+/// are guarded, they keep the dummies, which send every allocation to the slow path.
 pub(super) fn settle(class: Class) {
     // SAFETY: null or a core, which lives at its address for ever.
     let Some(core) = (unsafe { CACHES[class.index()].load(Acquire).as_ref() }) else { return };

@@ -39,14 +39,14 @@ pub const MAX_BLOCKS: usize = 16;
 struct Block {
     letters: u8,
     /// Places in the value; equal where the block names no cache.
-    names_start: u16,
-    names_end: u16,
+    names_start: u32,
+    names_end: u32,
 }
 
 impl Block {
     /// The names, between commas.
     fn names<'a>(&self, text: &'a [u8]) -> &'a [u8] {
-        text.get(usize::from(self.names_start)..usize::from(self.names_end)).unwrap_or(&[])
+        text.get(self.names_start as usize..self.names_end as usize).unwrap_or(&[])
     }
 }
 
@@ -182,7 +182,7 @@ fn block(text: &[u8], start: usize, end: usize) -> Result<Block, Bad> {
             at += name.len() + 1;
         }
     }
-    Ok(Block { letters, names_start: names_start as u16, names_end: end as u16 })
+    Ok(Block { letters, names_start: names_start as u32, names_end: end as u32 })
 }
 
 /// Whether `pattern`, a name or the start of one and a star, is for `name`.

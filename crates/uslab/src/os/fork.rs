@@ -1,6 +1,7 @@
 //! Fork handlers, and the one lock of the C library that they take.
 
 use super::weak;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Registers the three fork handlers. False if the C library has no memory for them.
 ///
@@ -29,6 +30,20 @@ pub fn lock_streams() {
 pub unsafe fn unlock_streams(child: bool) {
     // SAFETY: the caller's promise. A fork child has one thread.
     unsafe { if child { weak::reset_streams() } else { weak::unlock_streams() } }
+}
+
+/// Whether this process is the child of a fork with other threads.
+static HAS_LOST_THREADS: AtomicBool = AtomicBool::new(false);
+
+/// Notes, in the child of a fork, that the parent had other threads.
+pub fn note_threads_lost() {
+    HAS_LOST_THREADS.store(true, Relaxed);
+}
+
+/// Whether threads of the parent may have had objects in flight that this process lost: its slabs
+/// may have objects that are neither free nor live.
+pub fn has_lost_threads() -> bool {
+    HAS_LOST_THREADS.load(Relaxed)
 }
 
 /// Whether `check` returns true in a fork child; for tests. The check may use this library only:

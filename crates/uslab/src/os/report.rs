@@ -1,12 +1,16 @@
 //! Messages to the user: formatted on the stack, and written to standard error without an
 //! allocation.
 
-use super::calls;
+use super::{calls, errno, signal};
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 
-/// Bytes of the longest message, line end included; a longer one is cut.
+/// Bytes of the longest message, line end included; a longer one is cut before its end.
 const LIMIT_BYTES: usize = 512;
+
+/// How long a write waits, in all, for room in a pipe or terminal whose descriptor never blocks.
+const MAX_WAIT_MS: u64 = 1000;
+const WAIT_MS: u64 = 50;
 
 struct Line {
     bytes: [u8; LIMIT_BYTES],
@@ -15,8 +19,9 @@ struct Line {
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = LIMIT_BYTES - self.used;
-        let n = text.len().min(room);
+        // Room for the line end.
+        let room = LIMIT_BYTES - 1 - self.used;
+        let n = (0..=room.min(text.len())).rfind(|&n| text.is_char_boundary(n)).unwrap_or(0);
         self.bytes[self.used..self.used + n].copy_from_slice(&text.as_bytes()[..n]);
         self.used += n;
         Ok(())
@@ -28,37 +33,58 @@ impl Write for Line {
 pub fn print(message: fmt::Arguments<'_>) {
     let _errno = super::errno::Preserved::new();
     let mut line = Line { bytes: [0; LIMIT_BYTES], used: 0 };
-    let _ = writeln!(line, "uslab: {message}");
-    write(&line.bytes[..line.used]);
+    let _ = write!(line, "uslab: {message}");
+    line.bytes[line.used] = b'\n';
+    write(&line.bytes[..=line.used]);
 }
 
-/// Writes `text` to standard error.
+/// Writes `text` to standard error, if it takes the text.
 pub fn write(text: &[u8]) {
     write_to(2, text);
 }
 
 /// Appends `text` to the file at `path`, which it creates if there is none; false if the file
-/// cannot be opened.
+/// cannot be opened, or does not take all of the text.
 pub fn append(path: &CStr, text: &[u8]) -> bool {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY;
     let fd = calls::open(path, flags, 0o600);
     if fd < 0 {
         return false;
     }
-    write_to(fd, text);
+    let is_written = write_to(fd, text);
     // SAFETY: the descriptor is ours and is closed once.
     unsafe { calls::close(fd) };
-    true
+    is_written
 }
 
-fn write_to(fd: i32, mut rest: &[u8]) {
+/// Writes all of `text`; false if the file does not take it. A pipe without a reader raises no
+/// SIGPIPE, which would end a process that goes on after faults.
+fn write_to(fd: i32, text: &[u8]) -> bool {
+    let mask = signal::block_pipe();
+    let is_written = write_all(fd, text);
+    signal::unblock_pipe(mask, !is_written && errno::get() == libc::EPIPE);
+    is_written
+}
+
+fn write_all(fd: i32, mut rest: &[u8]) -> bool {
+    let mut wait_ms = 0;
     while !rest.is_empty() {
-        let n = calls::write(fd, rest);
-        if n <= 0 {
-            break;
+        match calls::write(fd, rest) {
+            n @ 1.. => rest = &rest[n as usize..],
+            0 => return false,
+            _ => match errno::get() {
+                libc::EINTR => {}
+                // The program's descriptor does not block, and other code writes there too.
+                libc::EAGAIN if wait_ms < MAX_WAIT_MS => {
+                    wait_ms += WAIT_MS;
+                    let mut place = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+                    calls::poll(&mut place, WAIT_MS);
+                }
+                _ => return false,
+            },
         }
-        rest = &rest[n as usize..];
     }
+    true
 }
 
 /// Ends the process with SIGABRT, so that a core dump shows the caller.

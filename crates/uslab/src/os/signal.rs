@@ -34,6 +34,42 @@ pub fn block_all() -> Mask {
     before
 }
 
+/// Blocks SIGPIPE, which a write to a pipe without readers raises. Returns the mask before, or none
+/// if one is pending already: that must stay.
+pub fn block_pipe() -> Option<Mask> {
+    let pipe = bit(libc::SIGPIPE);
+    let mut pending: Mask = 0;
+    // SAFETY: a place for a mask of the size that is passed.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<Mask>()) };
+    if pending & pipe != 0 {
+        return None;
+    }
+    let mut before = 0;
+    set(libc::SIG_BLOCK, &pipe, &mut before);
+    Some(before)
+}
+
+/// Undoes [`block_pipe`]; `is_raised` tells that a write between the two found no readers. Changes
+/// `errno`.
+pub fn unblock_pipe(before: Option<Mask>, is_raised: bool) {
+    let Some(before) = before else { return };
+    if is_raised {
+        let (pipe, info) = (bit(libc::SIGPIPE), ptr::null_mut::<libc::siginfo_t>());
+        let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: valid arguments, which outlive the call; nothing is asked about the signal.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigtimedwait,
+                &raw const pipe,
+                info,
+                &raw const no_time,
+                size_of::<Mask>(),
+            )
+        };
+    }
+    restore(before);
+}
+
 /// The mask.
 pub fn blocked() -> Mask {
     let (none, mut now) = (0, 0);

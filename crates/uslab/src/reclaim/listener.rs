@@ -118,7 +118,7 @@ impl Listener {
             }
         } else {
             let ms = ticks.left_ms();
-            if ticks.is_quiet() && self.open == NOT_CHOSEN {
+            if ticks.is_quiet() && !self.sources.has_chosen() {
                 os::sleep::until_activity(cache::trim_idle, cache::request_check());
             }
             os::sleep::for_ms(ms);

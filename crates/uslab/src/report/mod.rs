@@ -8,9 +8,11 @@
 //! ```
 //!
 //! The faulty thread writes the report, with the program's locks in any state. So a report
-//! allocates nothing, waits for no thread without a bound, and preserves `errno`. It is formatted
-//! in one static buffer, and written by one system call.
+//! allocates nothing, waits for no other thread of the process without a bound, and preserves
+//! `errno`. It is formatted in a static buffer, and written at once. A write to a full pipe waits
+//! for its reader.
 
+mod cut;
 pub mod depot;
 mod json;
 pub mod leak;
@@ -246,7 +248,11 @@ pub fn publish_and_continue(report: &Report<'_>) {
     let _errno = os::errno::Preserved::new();
     let mut frames = [0; MAX_FRAMES];
     let stack = if report.stack.is_empty() {
-        let n = os::unwind::capture(&mut frames);
+        let n = match report.fault {
+            // Found under a lock.
+            Fault::Corrupted => os::unwind::capture_under_locks(&mut frames),
+            _ => os::unwind::capture(&mut frames),
+        };
         &frames[..n]
     } else {
         report.stack

@@ -1,5 +1,6 @@
 //! Where reports go, in which form, and whether the process ends after one.
 
+use super::cut;
 use crate::os;
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
@@ -101,8 +102,8 @@ pub fn set_sink_from(value: &[u8]) {
 
 /// Bytes of the longest report; a longer one is cut.
 const BUFFER_BYTES: usize = 16 << 10;
-/// The same for a report that finds the buffer taken, and stands on the stack instead, perhaps that
-/// of a signal handler.
+/// The same for a report that finds the buffer taken, and gets a small one. None stands on the
+/// stack, which may be the small one of a signal handler.
 const SMALL_BYTES: usize = 1 << 10;
 
 struct Buffer(UnsafeCell<[u8; BUFFER_BYTES]>);
@@ -156,6 +157,40 @@ impl Drop for Turn {
     }
 }
 
+/// A buffer for a report that is made beside another one.
+struct Small {
+    is_taken: AtomicBool,
+    bytes: UnsafeCell<[u8; SMALL_BYTES]>,
+}
+
+// SAFETY: the thread that took a buffer alone uses it.
+unsafe impl Sync for Small {}
+
+#[unsafe(link_section = ".bss.uslab_tables")]
+static SMALL: [Small; 4] =
+    [const { Small { is_taken: AtomicBool::new(false), bytes: UnsafeCell::new([0; SMALL_BYTES]) } }; 4];
+
+/// A small buffer, which is this thread's until the value is dropped.
+struct Aside(&'static Small);
+
+impl Aside {
+    /// `None` if all are taken.
+    fn take() -> Option<Aside> {
+        SMALL.iter().find(|small| !small.is_taken.swap(true, Acquire)).map(Aside)
+    }
+
+    fn buffer(&mut self) -> &mut [u8] {
+        // SAFETY: this thread took the buffer, and this value is the only way to it.
+        unsafe { &mut *self.0.bytes.get() }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.0.is_taken.store(false, Release);
+    }
+}
+
 /// The text of a report as it grows.
 pub struct Out<'a> {
     bytes: &'a mut [u8],
@@ -168,13 +203,18 @@ impl<'a> Out<'a> {
         Out { bytes, used: 0, is_cut: false }
     }
 
-    /// The text, as far as there was room. A text that was cut ends with a newline, too.
-    fn text(&mut self) -> &str {
-        if self.is_cut {
-            self.bytes[self.used] = b'\n';
-            self.used += 1;
+    /// The text in `form`, as far as there was room. A text that was cut ends with a newline, too,
+    /// and an object that was cut is one.
+    fn text(&mut self, form: Format) -> &str {
+        match form {
+            _ if !self.is_cut => {}
+            Format::Json => self.used = cut::end(self.bytes, self.used),
+            Format::Text => {
+                self.bytes[self.used] = b'\n';
+                self.used += 1;
+            }
         }
-        // SAFETY: `write_str` copied whole characters.
+        // SAFETY: `write_str` copied whole characters, and `cut::end` cuts at ASCII characters.
         unsafe { core::str::from_utf8_unchecked(&self.bytes[..self.used]) }
     }
 }
@@ -195,23 +235,19 @@ impl Write for Out<'_> {
 /// Formats a report by `format`, and writes it to its destination.
 pub fn write(format: impl FnOnce(&mut Out<'_>, Format) -> fmt::Result) {
     let form = if FORMAT.load(Relaxed) == JSON { Format::Json } else { Format::Text };
-    match Turn::take() {
-        Some(mut turn) => write_by(Out::new(turn.buffer()), form, format),
-        None => write_small(form, format),
+    if let Some(mut turn) = Turn::take() {
+        return write_by(Out::new(turn.buffer()), form, format);
     }
-}
-
-/// Apart from [`write`], so that other reports need no room for the buffer on the stack.
-#[cold]
-#[inline(never)]
-fn write_small(form: Format, format: impl FnOnce(&mut Out<'_>, Format) -> fmt::Result) {
-    write_by(Out::new(&mut [0; SMALL_BYTES]), form, format);
+    match Aside::take() {
+        Some(mut aside) => write_by(Out::new(aside.buffer()), form, format),
+        None => os::report::write(b"uslab: too many reports at once: one is lost\n"),
+    }
 }
 
 #[inline(never)]
 fn write_by(mut out: Out<'_>, form: Format, format: impl FnOnce(&mut Out<'_>, Format) -> fmt::Result) {
     let _ = format(&mut out, form);
-    send(out.text());
+    send(out.text(form));
 }
 
 fn send(text: &str) {

@@ -16,9 +16,8 @@
 use super::trace::Trace;
 use crate::cache::debugged::Family;
 use crate::malloc::sampled::{BLOCK_BYTES, MAX_UNSEEN_BYTES, OWNER};
-use crate::os::Lock;
 use crate::os::config::Side;
-use crate::os::memory;
+use crate::os::{self, Lock, memory};
 use crate::pages::{self, CHUNK_BYTES, PAGE_BYTES, boot};
 use crate::sync::Rank;
 use core::ops::Range;
@@ -62,11 +61,18 @@ pub enum Kind {
     Large = 1,
 }
 
+/// States of the report of a slot's fault.
+const UNREPORTED: u8 = 0;
+const REPORTING: u8 = 1;
+const REPORTED: u8 = 2;
+/// How long a thread waits for another one's report.
+const MAX_WAIT_MS: u32 = 1000;
+
 /// What the library knows of a slot's object. Zeroed memory is a slot that was never used.
 #[repr(C)]
 pub struct Slot {
     state: AtomicU32,
-    /// Whether a fault on it was reported.
+    /// Whether a fault on it was reported: one of the three constants above.
     reported: AtomicU8,
     /// The family that allocated it.
     family: AtomicU8,
@@ -94,9 +100,22 @@ impl Slot {
         Family::of(self.family.load(Relaxed))
     }
 
-    /// Notes a report of a fault; returns false if there was one before.
-    pub fn is_first_report(&self) -> bool {
-        self.reported.swap(1, Relaxed) == 0
+    /// Calls `report`, unless a fault on the slot was reported before. Waits a little for a report
+    /// that another thread makes at this moment: it is lost if this thread's access ends the
+    /// process.
+    pub fn report_once(&self, report: impl FnOnce()) {
+        if self.reported.compare_exchange(UNREPORTED, REPORTING, Acquire, Acquire).is_ok() {
+            report();
+            // Meanwhile the slot may have got a new object, of which nothing was reported.
+            let _ = self.reported.compare_exchange(REPORTING, REPORTED, Release, Relaxed);
+            return;
+        }
+        for _ in 0..MAX_WAIT_MS {
+            if self.reported.load(Acquire) != REPORTING {
+                break;
+            }
+            os::sleep::pause(1);
+        }
     }
 
     /// Whether an access to the live object that faulted may be repeated, since the slot may have
@@ -291,7 +310,7 @@ pub fn alloc(bytes: usize, align: usize, side: Side, family: Family) -> *mut u8 
     let start = if side == Side::Left { pages.start } else { (pages.end - bytes.max(1)) & !(align - 1) };
     slot.start.store(start, Relaxed);
     slot.bytes.store(bytes, Relaxed);
-    slot.reported.store(0, Relaxed);
+    slot.reported.store(UNREPORTED, Relaxed);
     slot.repeats.store(0, Relaxed);
     slot.family.store(family as u8, Relaxed);
     let open = place.open();
@@ -325,16 +344,20 @@ pub enum Fault {
 pub fn begin_free(pointer: usize) -> Result<Place, (Option<Place>, Fault)> {
     let Some(place) = Place::around(pointer) else { return Err((None, Fault::Unused)) };
     let slot = place.slot();
-    if slot.change(State::Live, State::Changing) {
+    let is_start = slot.object().start == pointer;
+    // A wrong pointer must not change the slot: a correct free of the object at that moment would
+    // be taken for the second one.
+    if is_start && slot.change(State::Live, State::Changing) {
         if slot.object().start == pointer {
             return Ok(place);
         }
+        // The slot had another object meanwhile.
         slot.state.store(State::Live as u32, Release);
         return Err((Some(place), Fault::Inside));
     }
     let fault = match slot.state() {
         State::New => Fault::Unused,
-        _ if slot.object().start == pointer => Fault::Twice,
+        _ if is_start => Fault::Twice,
         _ => Fault::Inside,
     };
     Err((Some(place), fault))

@@ -56,7 +56,8 @@ pub enum Verdict {
     Misuse,
 }
 
-/// Upper bounds on the stack that a report takes, and one of a single line.
+/// Upper bounds on the stack that a report takes, and one of a single line. The text stands in
+/// static memory.
 const REPORT_STACK_BYTES: usize = 4 << 10;
 const LINE_STACK_BYTES: usize = 3 << 10;
 
@@ -72,8 +73,8 @@ pub fn judge_access(fault: &Fault) -> Verdict {
         os::report::write(
             b"uslab: a guarded object was misused: the signal stack is too small for a report\n",
         );
-    } else if slot.is_first_report() {
-        report_access(fault, slot, is_freed);
+    } else {
+        slot.report_once(|| report_access(fault, slot, is_freed));
     }
     Verdict::Misuse
 }

@@ -31,13 +31,15 @@ pub struct Marker<'a> {
     pub memory: &'a OwnMemory,
     /// Two bits an object.
     marks: &'a mut [u8],
-    /// Objects to be searched, from the start; heads of leaks, from the end.
+    /// Objects to be searched, and how many there are.
     places: &'a mut [usize],
     pending: usize,
-    heads: usize,
+    /// Heads of leaks, and how many there are. One may be an object to be searched as well.
+    heads: &'a mut [usize],
+    head_count: usize,
     /// For copies of memory.
     buffer: &'a mut [usize],
-    /// Ranges of the heap that loads cannot read.
+    /// Ranges of the heap that loads cannot read, in order.
     closed: &'a [Range<usize>],
     /// The marks of objects that the flood visits, and what it gives them.
     from: u8,
@@ -52,7 +54,7 @@ impl<'a> Marker<'a> {
         heap: Heap<'a>,
         memory: &'a OwnMemory,
         marks: &'a mut [u8],
-        places: &'a mut [usize],
+        [places, heads]: [&'a mut [usize]; 2],
         buffer: &'a mut [usize],
         closed: &'a [Range<usize>],
     ) -> Marker<'a> {
@@ -63,7 +65,8 @@ impl<'a> Marker<'a> {
             marks,
             places,
             pending: 0,
-            heads: 0,
+            heads,
+            head_count: 0,
             buffer,
             closed,
             from: UNREACHED,
@@ -147,7 +150,8 @@ impl<'a> Marker<'a> {
     /// Searches the contents of an object, where pointers are aligned.
     fn contents(&mut self, object: Range<usize>) {
         let words = object.start.next_multiple_of(size_of::<usize>())..object.end & !(size_of::<usize>() - 1);
-        let is_closed = self.closed.iter().any(|range| range.start < words.end && words.start < range.end);
+        let next = self.closed.partition_point(|range| range.end <= words.start);
+        let is_closed = self.closed.get(next).is_some_and(|range| range.start < words.end);
         if words.len() < MIN_PAGED_BYTES && !is_closed {
             for at in words.step_by(size_of::<usize>()) {
                 // SAFETY: an aligned word of an object in use, whose pages are mapped and readable.
@@ -172,22 +176,20 @@ impl<'a> Marker<'a> {
         Some(others)
     }
 
-    /// Keeps the head of a leak. The places suffice: an object is pending or a head, or neither.
+    /// Keeps the head of a leak. There is room for each object once.
     pub fn push_head(&mut self, pointer: usize) {
-        self.heads += 1;
-        let at = self.places.len() - self.heads;
-        self.places[at] = pointer;
+        self.heads[self.head_count] = pointer;
+        self.head_count += 1;
     }
 
     /// Whether a head was kept.
     pub fn has_heads(&self) -> bool {
-        self.heads > 0
+        self.head_count > 0
     }
 
     /// Takes the head that was kept last.
     pub fn pop_head(&mut self) -> Option<usize> {
-        let at = self.places.len() - self.heads;
-        self.heads = self.heads.checked_sub(1)?;
-        Some(self.places[at])
+        self.head_count = self.head_count.checked_sub(1)?;
+        Some(self.heads[self.head_count])
     }
 }

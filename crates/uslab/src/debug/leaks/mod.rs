@@ -68,7 +68,8 @@ pub enum SearchError {
     NotTracked,
     /// There is no memory for the search.
     OutOfMemory,
-    /// The kernel does not show the process its own memory (`/proc/self/maps`, `/proc/self/mem`).
+    /// The kernel does not show the process its own memory (`/proc/self/maps`, `/proc/self/mem`),
+    /// or the program closed thousands of ranges of the heap for loads.
     NoProc,
     /// The kernel starts no process for the search, or ended it.
     Failed,
@@ -108,13 +109,13 @@ impl core::error::Error for SearchError {}
 /// # Threads, forks and signals
 /// Any thread may call it. Other threads stop meanwhile: by `ptrace`, which a child process calls.
 /// Where the kernel refuses that, the child searches its copy of the memory, without the registers
-/// of other threads. Their system calls may end early with `EINTR`, as after SIGSTOP. It takes no
-/// lock, but waits for a search of another thread, and fails within one of its own. Fork children
-/// may call it; signal handlers may not.
+/// of other threads. Their system calls may end early with `EINTR`, as after SIGSTOP. It takes
+/// locks for an instant before they stop, waits for a search of another thread, and fails within
+/// one of its own. Fork children may call it; signal handlers may not.
 ///
 /// # Cost
 /// Some three seconds for 1 GiB of objects of 64 bytes, one for objects of 4 KiB. Memory: two bits
-/// for each 16 bytes of heap, and a word for each page and object.
+/// for each 16 bytes of heap, a word for each page, and two for each object.
 pub fn find_leaks() -> Result<Leaks, SearchError> {
     find().map(|(totals, misses_registers)| Leaks {
         objects: totals.direct.objects,

@@ -74,8 +74,8 @@ struct Search {
     /// A word for each page of the heap.
     firsts: &'static mut [u32],
     marks: &'static mut [u8],
-    /// A word for each object.
-    places: &'static mut [usize],
+    /// A word for each object, twice.
+    places: [&'static mut [usize]; 2],
     found: &'static mut [MaybeUninit<Leak>],
     buffer: &'static mut [usize],
     closed: &'static mut [Range<usize>],
@@ -120,11 +120,13 @@ pub fn report_leaks(stack: usize) -> Result<(Totals, Way), SearchError> {
 fn report_with(stack: usize, objects: usize) -> Result<Result<(Totals, Way), usize>, SearchError> {
     let heap_bytes = pages::arena::data().len();
     let threads = stop::threads() + MORE_THREADS;
+    // Each open slot of a guarded object parts two ranges.
+    let max_closed = MAX_CLOSED + guard::stats().slots;
     let bytes = heap_bytes / PAGE_BYTES * size_of::<u32>()
         + mark_bytes(heap_bytes)
-        + objects * (size_of::<usize>() + size_of::<Leak>())
+        + objects * (2 * size_of::<usize>() + size_of::<Leak>())
         + BUFFER_WORDS * size_of::<usize>()
-        + MAX_CLOSED * size_of::<Range<usize>>()
+        + max_closed * size_of::<Range<usize>>()
         + 2 * SET_WORDS * size_of::<u64>()
         + threads * size_of::<Thread>()
         + STACK_BYTES
@@ -145,10 +147,10 @@ fn report_with(stack: usize, objects: usize) -> Result<Result<(Totals, Way), usi
         let search = Search {
             firsts: scratch.take(heap_bytes / PAGE_BYTES),
             marks: scratch.take(mark_bytes(heap_bytes)),
-            places: scratch.take(objects),
+            places: [scratch.take(objects), scratch.take(objects)],
             found: scratch.take(objects),
             buffer: scratch.take(BUFFER_WORDS),
-            closed: scratch.take(MAX_CLOSED),
+            closed: scratch.take(max_closed),
             ignored: scratch.take(SET_WORDS),
             leaked: scratch.take(SET_WORDS),
             stack,
@@ -219,10 +221,10 @@ impl Search {
         let Some(memory) = OwnMemory::open() else { return Outcome::NoProc };
         let heap_pages = pages::arena::data().len() / PAGE_BYTES;
         if heap_pages > self.firsts.len() {
-            return Outcome::Small(self.places.len());
+            return Outcome::Small(self.found.len());
         }
         let (heap, objects) = Heap::index(&mut self.firsts[..heap_pages]);
-        if objects > self.places.len() {
+        if objects > self.found.len() {
             return Outcome::Small(objects);
         }
         let mut closed = 0;
@@ -240,7 +242,8 @@ impl Search {
             return Outcome::NoProc;
         }
         let closed = &self.closed[..closed];
-        let mut marker = Marker::new(heap, &memory, self.marks, self.places, self.buffer, closed);
+        let places = self.places.each_mut().map(|places| &mut **places);
+        let mut marker = Marker::new(heap, &memory, self.marks, places, self.buffer, closed);
         if !roots::search(&mut marker, stacks, self.own.clone()) {
             return Outcome::NoProc;
         }

@@ -22,7 +22,7 @@ static COUNTER: Counter = Counter { allocated, freed, ended };
 
 /// Counts the allocations of all caches of the program and of heaps. The caller holds no lock.
 pub(super) fn begin_counting() {
-    cache::begin_counting(&COUNTER);
+    cache::begin_counting(&COUNTER, || state::period_bytes() != 0);
 }
 
 /// Counts none any more, unless the profile runs again; samples in use are followed.

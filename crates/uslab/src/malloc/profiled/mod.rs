@@ -279,9 +279,7 @@ fn record(index: usize, bytes: usize, size: usize, period: u64) -> Option<u32> {
 fn note(index: u16, bytes: usize, size: usize, period: u64, object: Object) -> Option<u32> {
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::capture(&mut frames);
-    let born_ms = os::clock::coarse_ms().saturating_sub(state::first_ms());
-    let born_ms = u32::try_from(born_ms).unwrap_or(u32::MAX);
-    table::begin(index, size, draw::weight(period, bytes), born_ms, &frames[..n], object)
+    table::begin(index, size, draw::weight(period, bytes), state::now(), &frames[..n], object)
 }
 
 /// Whether a sampled object of `old` usable bytes stands for one of a medium class, which serves

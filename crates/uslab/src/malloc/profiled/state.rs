@@ -74,9 +74,18 @@ pub fn last_period_bytes() -> u64 {
     LAST_PERIOD_BYTES.load(Relaxed)
 }
 
-/// The time of the first start; 0 before it.
-pub fn first_ms() -> u64 {
-    FIRST_MS.load(Relaxed)
+/// Milliseconds of a unit of [`now`]: 2^32 units are two years.
+const UNIT_MS: u64 = 16;
+
+/// The time since the first start, in units of some milliseconds.
+pub fn now() -> u32 {
+    let ms = os::clock::coarse_ms().saturating_sub(FIRST_MS.load(Relaxed));
+    u32::try_from(ms / UNIT_MS).unwrap_or(u32::MAX)
+}
+
+/// The milliseconds from `born` to `now`, two results of [`now`].
+pub fn age_ms(now: u32, born: u32) -> u64 {
+    u64::from(now.saturating_sub(born)) * UNIT_MS
 }
 
 /// The time of the first start in milliseconds since 1970.

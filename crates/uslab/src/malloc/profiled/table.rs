@@ -13,14 +13,15 @@
 //! Objects of the program's caches are found by their addresses. The heads of these chains are
 //! read without the lock first: most frees find none.
 
+use super::state;
 use crate::os::Lock;
 use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
 use crate::sync::Rank;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Upper bound on the frames of a stack.
-pub const MAX_FRAMES: usize = 64;
+/// Upper bound on the frames of a stack: a walk visits no more.
+pub const MAX_FRAMES: usize = 48;
 /// Sites, and chains of their table.
 pub const SITES: usize = 8192;
 /// Live samples: 24 GiB of them at the default period.
@@ -67,7 +68,7 @@ pub struct Site {
 struct Sample {
     /// Its site, plus 1; 0 in a free place.
     site: u32,
-    /// Milliseconds from the first start to its allocation; in a free place the next one, plus 1.
+    /// The time of its allocation, as [`state::now`]; in a free place the next one, plus 1.
     born: u32,
     bytes: u64,
     weight: u64,
@@ -119,9 +120,9 @@ impl Object {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Ages {
-    pub youngest_ms: u32,
-    pub median_ms: u32,
-    pub oldest_ms: u32,
+    pub youngest_ms: u64,
+    pub median_ms: u64,
+    pub oldest_ms: u64,
 }
 
 /// The tables, one behind the other.
@@ -235,7 +236,7 @@ pub fn begin(
     cache: u16,
     bytes: usize,
     weight: u64,
-    born_ms: u32,
+    born: u32,
     stack: &[usize],
     object: Object,
 ) -> Option<u32> {
@@ -251,7 +252,7 @@ pub fn begin(
     let place = &mut memory.samples[number as usize - 1];
     let next = place.born;
     let (site_number, key) = (site as u32 + 1, object.key());
-    let mut sample = Sample { site: site_number, born: born_ms, bytes: bytes as u64, weight, ..NO_SAMPLE };
+    let mut sample = Sample { site: site_number, born, bytes: bytes as u64, weight, ..NO_SAMPLE };
     if key != 0 {
         let head = head_of(object)?;
         (sample.object, sample.owner, sample.next) = (key, object.cache, head.load(Relaxed));
@@ -464,9 +465,9 @@ pub fn dropped() -> u64 {
     TABLE.lock().dropped
 }
 
-/// Determines the ages of the live samples at `now_ms`, for [`site`]; returns the number of sites.
-/// One thread at a time may call it.
-pub fn find_ages(now_ms: u32) -> usize {
+/// Determines the ages of the live samples at `now` ([`super::state::now`]), for [`site`]; returns
+/// the number of sites.
+pub fn find_ages(now: u32) -> usize {
     let mut table = TABLE.lock();
     let (sites, used) = (table.sites, table.samples);
     let Some(memory) = table.memory() else { return 0 };
@@ -486,7 +487,7 @@ pub fn find_ages(now_ms: u32) -> usize {
     for (&end, ages) in ends[..sites].iter().zip(&mut ages[..]) {
         let births = &mut births[start..end as usize];
         births.sort_unstable();
-        let age = |at: usize| births.get(at).map_or(0, |&born| now_ms.saturating_sub(born));
+        let age = |at: usize| births.get(at).map_or(0, |&born| state::age_ms(now, born));
         *ages = Ages {
             youngest_ms: age(births.len().wrapping_sub(1)),
             median_ms: age(births.len() / 2),

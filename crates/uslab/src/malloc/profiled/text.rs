@@ -69,8 +69,7 @@ pub fn write(sink: &mut dyn FnMut(&[u8]), cache: impl Fn(u16) -> (&'static str, 
     // Writing to `Out` cannot fail.
     let _ = write!(out, "uslab-profile 1\npid {}\ncommand ", os::file::process_id());
     put_command(&mut out);
-    let now_ms = os::clock::coarse_ms().saturating_sub(state::first_ms());
-    let sites = table::find_ages(u32::try_from(now_ms).unwrap_or(u32::MAX));
+    let sites = table::find_ages(state::now());
     let _ = write!(
         out,
         "\nperiod_bytes {}\nstarted_ms {}\nwritten_ms {}\nsampled_ms {}\nsamples_dropped {}\n",

@@ -132,6 +132,15 @@ pub fn preserved() -> [usize; PRESERVED] {
 /// nothing, and takes no lock but the loader's, for an instant ([`loader`]).
 #[inline(never)]
 pub fn capture(frames: &mut [usize]) -> usize {
+    table::renew();
+    walk(Registers::current(), object::own(), frames, false, None)
+}
+
+/// As [`capture`], for a thread that may hold locks of this library. The thread that has the
+/// loader's lock may wait for these: it allocates while it visits the loader's list. So this
+/// function does not take that lock, as far as the C library finds objects without it (glibc 2.35).
+#[inline(never)]
+pub fn capture_under_locks(frames: &mut [usize]) -> usize {
     walk(Registers::current(), object::own(), frames, false, None)
 }
 
@@ -143,6 +152,7 @@ pub fn numbered(number: fn(&[usize]) -> u32) -> u32 {
     // SAFETY: the registers are those of this function, which lasts until the walk has ended.
     unsafe {
         again::number(start, |trail| {
+            table::renew();
             let mut frames = [0; MAX_FRAMES];
             let n = walk(start, object::own(), &mut frames, false, trail);
             number(&frames[..n])
@@ -150,7 +160,8 @@ pub fn numbered(number: fn(&[usize]) -> u32) -> u32 {
     }
 }
 
-/// As [`capture`], from the registers of a signal's context, whose `pc` becomes the first frame.
+/// As [`capture_under_locks`], from the registers of a signal's context, whose `pc` becomes the
+/// first frame.
 #[allow(dead_code, reason = "handlers of faults call it")]
 pub fn capture_from(registers: Registers, frames: &mut [usize]) -> usize {
     walk(registers, 0..0, frames, true, None)
@@ -163,10 +174,6 @@ fn walk(
     mut is_exact: bool,
     mut trail: Option<&mut Trail>,
 ) -> usize {
-    // A handler of faults takes no lock, not even the loader's.
-    if !is_exact {
-        table::renew();
-    }
     let mut n = 0;
     for visited in 0..MAX_VISITED {
         if n == frames.len() || at.pc == 0 {

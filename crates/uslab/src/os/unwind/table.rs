@@ -20,8 +20,8 @@ static TABLE: [Entry; ENTRIES] =
 /// The loader's generation that the rules are of.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// Forgets all rules if the loader has added or removed an object since. Each walk begins so: code
-/// that lies now where an unloaded plug-in lay has other frames.
+/// Forgets all rules if the loader has added or removed an object since. A walk that may take the
+/// loader's lock begins so: code that lies now where an unloaded plug-in lay has other frames.
 pub fn renew() {
     let Some(generation) = object::generation() else { return };
     if GENERATION.load(Relaxed) == generation {

@@ -195,6 +195,12 @@ impl Sources {
         self.headroom.pressure(&self.context, &mut self.demand, now_ms)
     }
 
+    /// Whether a source was chosen, which the system may lack so far.
+    pub fn has_chosen(&self) -> bool {
+        let choice = self.context.choice;
+        choice.systemd || choice.psi || choice.cgroup
+    }
+
     /// Whether an event can end [`wait`](Self::wait) before the next poll. A source whose
     /// descriptor the program has closed counts: `wait` opens it again.
     pub fn watches_descriptors(&self) -> bool {
