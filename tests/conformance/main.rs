@@ -68,14 +68,26 @@ mod in_4_gib {
 }
 
 // A C++ program of its own, because operators can be replaced only for a whole program.
-uslab_tests::both_modes!(operators_replaced => run_replaced);
+uslab_tests::both_modes! {
+    operators_replaced => |mode| run_replaced("replaced", mode),
+    operators_replaced_apart => |mode| run_replaced("replaced_apart", mode),
+    operators_replaced_all => |mode| run_replaced("replaced_all", mode),
+    operators_of_a_plugin => run_plugin,
+}
 
-fn run_replaced(mode: Mode) {
-    let scratch = Scratch::new("replaced");
-    let program = program().with_file_name("replaced");
+fn run_replaced(name: &str, mode: Mode) {
+    let scratch = Scratch::new(name);
+    let program = program().with_file_name(name);
     let plain = Program::new(&program).run_clean(&scratch, Mode::Plain).stdout();
     let outcome = Program::new(&program).run_clean(&scratch, mode);
     outcome.expect(outcome.stdout() == plain, "other output than without the allocator");
+}
+
+/// The C++ library that throws is that of a plug-in, which the host opened for itself.
+fn run_plugin(mode: Mode) {
+    let scratch = Scratch::new("cxx-plugin");
+    let host = Program::new(program().with_file_name("cxx_host"));
+    host.arg(program().with_file_name("cxx_plugin.so").display().to_string()).run_clean(&scratch, mode);
 }
 
 fn run(name: &str, mode: Mode, limit_kib: Option<u64>) {
@@ -142,8 +154,17 @@ fn build() -> PathBuf {
         let object = path("operators.o");
         compile(cxx, &flags(&["-std=c++17", "-pthread", "-c", "operators.cpp", "-o", &object]));
         objects.push(object);
-        let replaced = path("replaced");
-        compile(cxx, &flags(&["-std=c++17", "-Wno-sized-deallocation", "replaced.cpp", "-o", &replaced]));
+        for (name, source, define) in [
+            ("replaced", "replaced.cpp", "-DNONE"),
+            ("replaced_apart", "replaced_apart.cpp", "-DAPART"),
+            ("replaced_all", "replaced_apart.cpp", "-DALL"),
+        ] {
+            let options = ["-std=c++17", "-Wno-sized-deallocation", "-Wno-mismatched-new-delete", define];
+            compile(cxx, &flags(&[&options[..], &[source, "-o", &path(name)]].concat()));
+        }
+        let plugin = ["-std=c++17", "-shared", "-fPIC", "cxx_plugin.cpp", "-o", &path("cxx_plugin.so")];
+        compile(cxx, &flags(&plugin));
+        compile(&cc, &flags(&["cxx_host.c", "-o", &path("cxx_host"), "-ldl"]));
     }
 
     let program = out.join("malloc_conformance");

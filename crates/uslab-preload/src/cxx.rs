@@ -1,9 +1,16 @@
 //! `operator new` and `operator delete`, every form, by their Itanium names.
 //!
-//! A program may replace `operator new(size_t)` and `operator delete(void *)` alone; the standard
-//! promises that all other forms then call its own two. This library's forms take precedence over
-//! the C++ library's, so they must keep that promise. They look up once whether the program has
-//! replaced the two, and then call the program's.
+//! A program may replace some of the eight basic forms: `new`, `new[]`, `delete` and `delete[]`,
+//! with and without an alignment. The standard promises that the other forms then call these, and
+//! that the array forms call the single ones. This library's forms take precedence over the C++
+//! library's, so they must keep that promise:
+//!
+//! ```text
+//!   new(nothrow)                        ─▶ new          new[](nothrow)    ─▶ new[]    ─▶ new
+//!   delete(size), delete(nothrow)       ─▶ delete       delete[](size), … ─▶ delete[] ─▶ delete
+//! ```
+//!
+//! They look up once whether the program has replaced any, and then call each other so.
 //!
 //! If memory is used up, the standard's loop runs: call the new-handler and retry; without a
 //! new-handler, throw `std::bad_alloc`. Functions of the C++ library throw and catch. This library
@@ -20,28 +27,55 @@ const DEFAULT_ALIGN: usize = 16;
 type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
 type NothrowNew = unsafe extern "C-unwind" fn(usize, *const c_void) -> *mut c_void;
 type AlignedNothrowNew = unsafe extern "C-unwind" fn(usize, usize, *const c_void) -> *mut c_void;
+type AlignedNew = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 type Delete = unsafe extern "C-unwind" fn(*mut c_void);
+type AlignedDelete = unsafe extern "C-unwind" fn(*mut c_void, usize);
 
-/// Finds the function called `name`: the next after this library's (`next`), or the first.
+/// The C++ libraries that may define the functions which [`lookup`] finds.
+const CXX_LIBRARIES: [&CStr; 3] = [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
+
+/// Finds the function called `name`: the next after this library's (`next`), or the first. Where a
+/// program in C has opened a plug-in in C++ for itself, it looks into the plug-in's C++ library.
 fn lookup(name: &CStr, next: bool) -> Option<*mut c_void> {
-    let from = if next { libc::RTLD_NEXT } else { libc::RTLD_DEFAULT };
-    // SAFETY: the name is NUL-terminated; both handles are always valid.
-    let symbol = unsafe { libc::dlsym(from, name.as_ptr()) };
-    (!symbol.is_null()).then_some(symbol)
+    let find = |from| {
+        // SAFETY: the name is NUL-terminated, and the handle valid.
+        let symbol = unsafe { libc::dlsym(from, name.as_ptr()) };
+        (!symbol.is_null()).then_some(symbol)
+    };
+    find(if next { libc::RTLD_NEXT } else { libc::RTLD_DEFAULT }).or_else(|| {
+        CXX_LIBRARIES.iter().find_map(|library| {
+            // The handle stays open, and the library in memory: it is a plug-in's, which goes on.
+            // SAFETY: the name is NUL-terminated. The call loads nothing, so it runs no code.
+            let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+            (!handle.is_null()).then(|| find(handle)).flatten()
+        })
+    })
 }
 
-/// Whether the program has replaced the two basic operators; found at the first use of another
-/// form.
+/// Whether the program has replaced a basic operator; found at the first use of a form that must
+/// know it.
 static OPERATORS: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const STANDARD: u8 = 1;
 const REPLACED: u8 = 2;
-/// The program's two operators, if it has replaced them.
-static PROGRAM_NEW: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static PROGRAM_DELETE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Whether the other forms may allocate and free directly: the program has not replaced the two
-/// basic operators.
+/// The basic operators that other forms of this library call, by their places in [`BOUND`].
+#[derive(Clone, Copy)]
+enum Basic {
+    New,
+    Delete,
+    DeleteArray,
+    AlignedNew,
+    AlignedDelete,
+    AlignedDeleteArray,
+}
+
+/// The basic operators that the process uses: the program's where it has replaced them, else this
+/// library's. Null until [`check_replaced`] has looked.
+static BOUND: [AtomicPtr<c_void>; 6] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 6];
+
+/// Whether the other forms may allocate and free directly: the program has replaced no basic
+/// operator.
 #[inline(always)]
 fn are_standard() -> bool {
     OPERATORS.load(Relaxed) == STANDARD || check_replaced()
@@ -51,16 +85,29 @@ fn are_standard() -> bool {
 #[inline(never)]
 extern "C" fn check_replaced() -> bool {
     if OPERATORS.load(Acquire) == UNKNOWN {
-        // The dynamic loader has bound these names: to this library's functions, or to the
-        // program's, which take precedence.
-        let (new, delete) = (_Znwm as *mut c_void, _ZdlPv as *mut c_void);
-        PROGRAM_NEW.store(new, Relaxed);
-        PROGRAM_DELETE.store(delete, Relaxed);
+        // In the order of `Basic`. The dynamic loader has bound these names: to this library's
+        // functions, or to the program's, which take precedence.
+        let bound = [
+            _Znwm as *mut c_void,
+            _ZdlPv as *mut c_void,
+            _ZdaPv as *mut c_void,
+            _ZnwmSt11align_val_t as *mut c_void,
+            _ZdlPvSt11align_val_t as *mut c_void,
+            _ZdaPvSt11align_val_t as *mut c_void,
+        ];
+        // The C++ library's forms call these two.
+        let others = [_Znam as *mut c_void, _ZnamSt11align_val_t as *mut c_void];
+        BOUND.iter().zip(bound).for_each(|(place, function)| place.store(function, Relaxed));
         let here = object_of(check_replaced as *const c_void);
-        let all_here = object_of(new) == here && object_of(delete) == here;
+        let all_here = bound.iter().chain(&others).all(|&function| object_of(function) == here);
         OPERATORS.store(if all_here { STANDARD } else { REPLACED }, Release);
     }
     OPERATORS.load(Acquire) == STANDARD
+}
+
+/// The operator that the process uses, once [`check_replaced`] has looked.
+fn bound(basic: Basic) -> *mut c_void {
+    BOUND[basic as usize].load(Relaxed)
 }
 
 /// Load address of the library or program that contains `function`.
@@ -73,22 +120,46 @@ fn object_of(function: *const c_void) -> *mut c_void {
     }
 }
 
-/// The program's `operator new`.
+/// Calls the operator `basic`, one of `new` without an alignment.
 #[cold]
-fn program_new(size: usize) -> *mut c_void {
-    // SAFETY: `check_replaced` found it under the name of this type, and it is never null.
-    let new = unsafe { core::mem::transmute::<*mut c_void, New>(PROGRAM_NEW.load(Relaxed)) };
+fn call_new(basic: Basic, size: usize) -> *mut c_void {
+    // SAFETY: `check_replaced` found it under a name of this type, and it is never null.
+    let new = unsafe { core::mem::transmute::<*mut c_void, New>(bound(basic)) };
     // SAFETY: any size is allowed.
     unsafe { new(size) }
 }
 
-/// The program's `operator delete`.
+/// Calls the operator `new` with an alignment.
 #[cold]
-fn program_delete(pointer: *mut c_void) {
+fn call_aligned_new(size: usize, align: usize) -> *mut c_void {
     // SAFETY: as above.
-    let delete = unsafe { core::mem::transmute::<*mut c_void, Delete>(PROGRAM_DELETE.load(Relaxed)) };
-    // SAFETY: the pointer came from the program's `operator new`, through a form of this library.
+    let new = unsafe { core::mem::transmute::<*mut c_void, AlignedNew>(bound(Basic::AlignedNew)) };
+    // SAFETY: any size is allowed; the alignment is the caller's.
+    unsafe { new(size, align) }
+}
+
+/// Calls the operator `basic`, one of `delete` without an alignment.
+///
+/// # Safety
+/// The pointer must be null, or come from the form of `new` that belongs to `basic`.
+#[cold]
+unsafe fn call_delete(basic: Basic, pointer: *mut c_void) {
+    // SAFETY: as above.
+    let delete = unsafe { core::mem::transmute::<*mut c_void, Delete>(bound(basic)) };
+    // SAFETY: the caller's promise.
     unsafe { delete(pointer) }
+}
+
+/// Calls the operator `basic`, one of `delete` with an alignment.
+///
+/// # Safety
+/// As [`call_delete`].
+#[cold]
+unsafe fn call_aligned_delete(basic: Basic, pointer: *mut c_void, align: usize) {
+    // SAFETY: as above.
+    let delete = unsafe { core::mem::transmute::<*mut c_void, AlignedDelete>(bound(basic)) };
+    // SAFETY: the caller's promise.
+    unsafe { delete(pointer, align) }
 }
 
 /// Calls the program's new-handler; returns false if it has none. The handler may throw through
@@ -227,18 +298,19 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
     align: usize,
     tag: *const c_void,
 ) -> *mut c_void {
-    let object = malloc::aligned_alloc_as::<{ malloc::NEW }>(align, size);
-    if object.is_null() {
-        nothrow_aligned(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag)
-    } else {
-        object.cast()
+    if are_standard() {
+        let object = malloc::aligned_alloc_as::<{ malloc::NEW }>(align, size);
+        if !object.is_null() {
+            return object.cast();
+        }
     }
+    nothrow_aligned(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag)
 }
 
 /// `operator new[](std::size_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
-    if are_standard() { new::<{ malloc::NEW_ARRAY }>(size) } else { program_new(size) }
+    if are_standard() { new::<{ malloc::NEW_ARRAY }>(size) } else { call_new(Basic::New, size) }
 }
 
 /// `operator new[](std::size_t, const std::nothrow_t &)`.
@@ -256,6 +328,9 @@ pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: *const c_void) ->
 /// `operator new[](std::size_t, std::align_val_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void {
+    if !are_standard() {
+        return call_aligned_new(size, align);
+    }
     new_aligned::<{ malloc::NEW_ARRAY }>(size, align)
 }
 
@@ -266,12 +341,13 @@ pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
     align: usize,
     tag: *const c_void,
 ) -> *mut c_void {
-    let object = malloc::aligned_alloc_as::<{ malloc::NEW_ARRAY }>(align, size);
-    if object.is_null() {
-        nothrow_aligned(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag)
-    } else {
-        object.cast()
+    if are_standard() {
+        let object = malloc::aligned_alloc_as::<{ malloc::NEW_ARRAY }>(align, size);
+        if !object.is_null() {
+            return object.cast();
+        }
     }
+    nothrow_aligned(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag)
 }
 
 /// `operator delete(void *)`.
@@ -291,7 +367,8 @@ pub unsafe extern "C-unwind" fn _ZdlPv(pointer: *mut c_void) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *const c_void) {
     if !are_standard() {
-        return program_delete(pointer);
+        // SAFETY: the caller's promise.
+        return unsafe { call_delete(Basic::Delete, pointer) };
     }
     // SAFETY: the caller's promise.
     unsafe { free::<{ malloc::NEW }>(pointer) }
@@ -304,7 +381,8 @@ pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvm(pointer: *mut c_void, size: usize) {
     if !are_standard() {
-        return program_delete(pointer);
+        // SAFETY: the caller's promise.
+        return unsafe { call_delete(Basic::Delete, pointer) };
     }
     // SAFETY: the caller's promise.
     unsafe { free_sized::<{ malloc::NEW }>(pointer, size) }
@@ -326,6 +404,10 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_t(pointer: *mut c_void, _: u
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvmSt11align_val_t(pointer: *mut c_void, size: usize, align: usize) {
+    if !are_standard() {
+        // SAFETY: the caller's promise.
+        return unsafe { call_aligned_delete(Basic::AlignedDelete, pointer, align) };
+    }
     // SAFETY: the caller's promise.
     unsafe { free_aligned_sized::<{ malloc::NEW }>(pointer, align, size) }
 }
@@ -337,9 +419,13 @@ pub unsafe extern "C-unwind" fn _ZdlPvmSt11align_val_t(pointer: *mut c_void, siz
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(
     pointer: *mut c_void,
-    _: usize,
+    align: usize,
     _: *const c_void,
 ) {
+    if !are_standard() {
+        // SAFETY: the caller's promise.
+        return unsafe { call_aligned_delete(Basic::AlignedDelete, pointer, align) };
+    }
     // SAFETY: the caller's promise.
     unsafe { free::<{ malloc::NEW }>(pointer) }
 }
@@ -351,7 +437,8 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
     if !are_standard() {
-        return program_delete(pointer);
+        // SAFETY: the caller's promise.
+        return unsafe { call_delete(Basic::Delete, pointer) };
     }
     // SAFETY: the caller's promise.
     unsafe { free::<{ malloc::NEW_ARRAY }>(pointer) }
@@ -364,7 +451,8 @@ pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *const c_void) {
     if !are_standard() {
-        return program_delete(pointer);
+        // SAFETY: the caller's promise.
+        return unsafe { call_delete(Basic::DeleteArray, pointer) };
     }
     // SAFETY: the caller's promise.
     unsafe { free::<{ malloc::NEW_ARRAY }>(pointer) }
@@ -377,7 +465,8 @@ pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvm(pointer: *mut c_void, size: usize) {
     if !are_standard() {
-        return program_delete(pointer);
+        // SAFETY: the caller's promise.
+        return unsafe { call_delete(Basic::DeleteArray, pointer) };
     }
     // SAFETY: the caller's promise.
     unsafe { free_sized::<{ malloc::NEW_ARRAY }>(pointer, size) }
@@ -388,7 +477,11 @@ pub unsafe extern "C-unwind" fn _ZdaPvm(pointer: *mut c_void, size: usize) {
 /// # Safety
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_t(pointer: *mut c_void, _: usize) {
+pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_t(pointer: *mut c_void, align: usize) {
+    if !are_standard() {
+        // SAFETY: the caller's promise.
+        return unsafe { call_aligned_delete(Basic::AlignedDelete, pointer, align) };
+    }
     // SAFETY: the caller's promise.
     unsafe { free::<{ malloc::NEW_ARRAY }>(pointer) }
 }
@@ -399,6 +492,10 @@ pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_t(pointer: *mut c_void, _: u
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvmSt11align_val_t(pointer: *mut c_void, size: usize, align: usize) {
+    if !are_standard() {
+        // SAFETY: the caller's promise.
+        return unsafe { call_aligned_delete(Basic::AlignedDeleteArray, pointer, align) };
+    }
     // SAFETY: the caller's promise.
     unsafe { free_aligned_sized::<{ malloc::NEW_ARRAY }>(pointer, align, size) }
 }
@@ -410,9 +507,13 @@ pub unsafe extern "C-unwind" fn _ZdaPvmSt11align_val_t(pointer: *mut c_void, siz
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_tRKSt9nothrow_t(
     pointer: *mut c_void,
-    _: usize,
+    align: usize,
     _: *const c_void,
 ) {
+    if !are_standard() {
+        // SAFETY: the caller's promise.
+        return unsafe { call_aligned_delete(Basic::AlignedDeleteArray, pointer, align) };
+    }
     // SAFETY: the caller's promise.
     unsafe { free::<{ malloc::NEW_ARRAY }>(pointer) }
 }

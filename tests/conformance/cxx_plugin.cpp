@@ -1,0 +1,21 @@
+/* A plug-in of a program in C. Nothing else in the process uses the C++ library. */
+#include <cstdio>
+#include <new>
+
+extern "C" int run() {
+    volatile std::size_t absurd = static_cast<std::size_t>(-1) / 4;
+    int caught = 0, handled = 0;
+    static int *calls;
+    calls = &handled;
+    try {
+        std::printf("%p\n", ::operator new(absurd));
+    } catch (const std::bad_alloc &) {
+        caught++;
+    }
+    std::set_new_handler([] {
+        ++*calls;
+        std::set_new_handler(nullptr);
+    });
+    if (::operator new(absurd, std::nothrow)) return 1;
+    return caught == 1 && handled == 1 ? 0 : 1;
+}
