@@ -7,6 +7,8 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use crate::process::printable;
+
 /// A command did not do what was asked.
 pub const FAILED: u8 = 1;
 /// `uslab validate` could not have the process checked.
@@ -37,10 +39,10 @@ impl Failure {
     }
 }
 
-/// Writes one line to standard error. A closed standard error is no reason to fail, or to panic as
-/// `eprintln!` does.
+/// Writes one line to standard error, safe to print: it may contain paths that another process
+/// chose. A closed standard error is no reason to fail, or to panic as `eprintln!` does.
 pub fn complain(line: &str) {
-    note(&format!("uslab: {line}\n"));
+    note(&format!("uslab: {}\n", printable(line)));
 }
 
 /// Writes text to standard error in one piece, so that it does not mix with what other processes

@@ -17,6 +17,7 @@ use crate::args::{Run, Switch};
 use crate::failure::{self, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, RUN_FAILED, complain};
 use crate::find::{Copies, copies_in};
 use crate::layout::MAX_COPIES;
+use crate::settings::VALUE_BYTES;
 use crate::snapshot::{Snapshot, Trouble};
 use crate::{json, output, preload, process, program, snapdir, supervise, text};
 
@@ -33,6 +34,7 @@ pub fn run(options: &Run) -> Outcome {
     }
     let library = preload::find()?;
     let directory = snapdir::prepare()?;
+    check_length(&directory, 0)?;
     snapdir::sweep(&directory);
     let file = program::find(name, std::env::var_os("PATH"))?;
     if let Some(reason) = program::cannot_preload(&file, &library) {
@@ -62,6 +64,7 @@ pub fn run(options: &Run) -> Outcome {
             Failure::new(RUN_FAILED, format_args!("the present directory is not known: {error}"))
         })?;
         let file = here.join(PROFILE_FILE);
+        check_length(&file, ".4194304".len())?;
         complain(&format!("the heap profile goes to {}.PID", file.display()));
         command.env("USLAB_PROFILE", period.to_string()).env("USLAB_PROFILE_FILE", file);
     }
@@ -70,6 +73,7 @@ pub fn run(options: &Run) -> Outcome {
         let file = file.canonicalize().map_err(|error| {
             Failure::new(RUN_FAILED, format_args!("cannot read {}: {error}", file.display()))
         })?;
+        check_length(&file, 0)?;
         command.env("USLAB_LEAK_SUPPRESSIONS", file);
     }
     if let Some(limit) = &options.limit {
@@ -78,12 +82,24 @@ pub fn run(options: &Run) -> Outcome {
     if let Some(settings) = &options.conf {
         command.env("USLAB_CONF", settings);
     }
+    supervise::keep_ignored_pipes(&mut command);
     if options.stats || options.stats_json.is_some() {
         run_and_report(&mut command, name, &directory, options)
     } else {
         let error = command.exec();
         Err(not_started(name, &error))
     }
+}
+
+/// Refuses a path that the library would ignore, with `more` bytes behind it, for its length.
+fn check_length(path: &Path, more: usize) -> Result<(), Failure> {
+    let most = VALUE_BYTES - 1 - more;
+    if path.as_os_str().len() > most {
+        let told =
+            format_args!("{} is longer than {most} bytes, which the library does not take", path.display());
+        return Err(Failure::new(RUN_FAILED, told));
+    }
+    Ok(())
 }
 
 fn run_and_report(command: &mut Command, name: &OsStr, directory: &Path, options: &Run) -> Outcome {

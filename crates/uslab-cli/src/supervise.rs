@@ -7,7 +7,7 @@
 //! the *kernel* sent came from the terminal (Ctrl-C, hang-up, a new window size) and went to the
 //! whole foreground group, in which the child is: passing it on would deliver it twice, and many
 //! programs take the second Ctrl-C for impatience. A signal that we were started with ignored
-//! (nohup(1)) stays ignored in both.
+//! (nohup(1)) stays ignored in the program, and is not passed on.
 //!
 //! The end. The child is first seen to have ended and only then waited for. In between it is a
 //! zombie: its pid cannot be used again and counts as alive, so no other `uslab` sweeps away the
@@ -18,6 +18,7 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill, signal};
@@ -42,20 +43,58 @@ const FORWARDED: [Signal; 8] = [
 /// Starts the command, passes signals on until it has ended, calls `at_end` with its pid while that
 /// is still its own, and returns how it ended. An error means that the program was not started.
 pub fn run(command: &mut Command, at_end: impl FnOnce(i32)) -> io::Result<ExitStatus> {
+    let ignores_children = ignored_signals() >> (Signal::SIGCHLD as i32 - 1) & 1 != 0;
     let signals = signals_to_watch();
     let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
     let signal_fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
     // The program must start with the mask that we were started with. SAFETY: between fork and exec
-    // only async-signal-safe calls are allowed: this is pthread_sigmask(3) on a copied set, and it
-    // neither allocates nor locks.
+    // only async-signal-safe calls are allowed: these are pthread_sigmask(3) on a copied set, and
+    // signal(2) with no handler. They neither allocate nor lock.
     unsafe {
-        command.pre_exec(move || Ok(before.thread_set_mask()?));
+        command.pre_exec(move || {
+            if ignores_children {
+                signal(Signal::SIGCHLD, SigHandler::SigIgn)?;
+            }
+            Ok(before.thread_set_mask()?)
+        });
     }
     let mut child = command.spawn()?;
     let pid = Pid::from_raw(child.id() as i32);
     watch(&signal_fd, pid);
     at_end(pid.as_raw());
     child.wait()
+}
+
+/// Whether this process was started with SIGPIPE ignored. Rust ignores it before `main`.
+static IGNORES_PIPES: AtomicBool = AtomicBool::new(false);
+
+/// The loader calls it before Rust's own start.
+extern "C" fn look_at_pipes() {
+    // SAFETY: a null action asks for the present one, for which there is a place. All zeroes are a
+    // valid action.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut now);
+        IGNORES_PIPES.store(now.sa_sigaction == libc::SIG_IGN, Relaxed);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_PIPES: extern "C" fn() = look_at_pipes;
+
+/// Starts the command with SIGPIPE ignored if this process was started so, as services of systemd
+/// are. Rust would start it with the default.
+pub fn keep_ignored_pipes(command: &mut Command) {
+    if IGNORES_PIPES.load(Relaxed) {
+        // SAFETY: signal(2) with no handler, which neither allocates nor locks.
+        unsafe {
+            command.pre_exec(|| {
+                signal(Signal::SIGPIPE, SigHandler::SigIgn)?;
+                Ok(())
+            });
+        }
+    }
 }
 
 fn signals_to_watch() -> SigSet {

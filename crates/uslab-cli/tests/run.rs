@@ -67,8 +67,16 @@ fn the_search_for_leaks_reaches_the_program() {
     let (code, _, err) = outcome(command.current_dir(&sandbox.root));
     assert_eq!(code, 125);
     assert!(err.starts_with("uslab: cannot read absent: "), "{err}");
-    let (code, _, err) = outcome(&mut sandbox.run_script(&["--leaks=all"], script));
-    assert_eq!(code, 2, "{err}");
+    let long = sandbox.root.join("x".repeat(200)).join("y".repeat(200));
+    fs::create_dir_all(long.parent().expect("a folder")).expect("a folder");
+    fs::write(&long, "leak:main\n").expect("a file");
+    let long = long.to_str().expect("UTF-8");
+    let (code, _, err) = outcome(&mut sandbox.run_script(&["--leaks", "--leak-suppressions", long], script));
+    assert!(code == 125 && err.contains("is longer than 255 bytes"), "{err}");
+    for wrong in [&["--leaks=all"][..], &["--profile=0"], &["--stats-json", "-"]] {
+        let (code, _, err) = outcome(&mut sandbox.run_script(wrong, script));
+        assert_eq!(code, 2, "{err}");
+    }
 }
 
 #[test]

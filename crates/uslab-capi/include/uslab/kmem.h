@@ -14,8 +14,8 @@
  *               of accounting are 0. Debugging flags are honoured, but for SLAB_DEBUG_OBJECTS and
  *               SLAB_KASAN, which are 0 as in a kernel built without them.
  *   Nodes       Functions that name a node return memory of any node.
- *   kmalloc     Powers of two are aligned to themselves. Without reclaim they are aligned to 2 MiB
- *               at most, and to 16 bytes in a debugged or hardened process.
+ *   kmalloc     Powers of two up to 1 GiB are aligned to themselves. Without reclaim they are
+ *               aligned to 2 MiB at most, and to 16 bytes in a debugged or hardened process.
  *   Errors      NULL and errno, or -ENOMEM where the kernel returns int. No function returns an
  *               ERR_PTR.
  *   Shrinkers   One node, no memory cgroups: `nid` is 0 and `memcg` NULL. `gfp_mask` is GFP_KERNEL.
@@ -307,10 +307,10 @@ static inline void kmem_cache_return_sheaf(struct kmem_cache *cache, gfp_t gfp, 
 #define ZERO_SIZE_PTR ((void *)(uintptr_t)16)
 #define ZERO_OR_NULL_PTR(pointer) ((uintptr_t)(pointer) <= (uintptr_t)ZERO_SIZE_PTR)
 
-/* Whether `object` is aligned to `size`, if that is a power of two. */
+/* Whether `object` is aligned to `size`, if that is a power of two which memory can be aligned to. */
 static inline bool uslab_kmem_is_aligned(const void *object, size_t size)
 {
-    return (size & (size - 1)) != 0 || ((uintptr_t)object & (size - 1)) == 0;
+    return (size & (size - 1)) != 0 || size > (size_t)1 << 30 || ((uintptr_t)object & (size - 1)) == 0;
 }
 
 /* Bytes of a structure with n elements at its end; SIZE_MAX, which fails later, on overflow. */

@@ -46,8 +46,10 @@ pub fn profile(options: &Profile) -> Outcome {
     let is_pprof = options.output.is_some();
     let format = options.format.unwrap_or(if is_pprof { Format::Pprof } else { Format::Text });
     let output = options.output.as_deref().filter(|file| !output::is_standard_output(file));
-    if format == Format::Pprof && output.is_none() && io::stdout().is_terminal() {
-        return Err(Failure::new(FAILED, "pprof's format is not for a terminal: name a file with -o"));
+    // Dumps have bytes that the process chose.
+    let is_raw = matches!(format, Format::Pprof | Format::Jeprof | Format::Dump);
+    if is_raw && output.is_none() && io::stdout().is_terminal() {
+        return Err(Failure::new(FAILED, "this format is not for a terminal: name a file with -o"));
     }
     // Sampling may take minutes.
     if let Some(file) = output {

@@ -4,6 +4,8 @@
 //! used only if it still is the one that was mapped, by its inode; one that was replaced meanwhile
 //! would give wrong names. The process chooses the paths: see [`crate::input`].
 
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
@@ -17,7 +19,16 @@ const MAX_LETTERS: usize = 4096;
 
 /// Adds function names, source lines and build ids.
 pub fn resolve(heap: &mut Heap) {
-    let symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
+    // The messages of panics that are caught below.
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    name(heap);
+    panic::set_hook(hook);
+}
+
+fn name(heap: &mut Heap) {
+    let new = || Symbolizer::builder().enable_auto_reload(false).build();
+    let mut symbolizer = new();
     let budget = Budget::new(MAX_TEXT_BYTES);
     let mut places: Vec<Vec<usize>> = vec![Vec::new(); heap.mappings.len()];
     for (at, location) in heap.locations.iter().enumerate() {
@@ -38,7 +49,13 @@ pub fn resolve(heap: &mut Heap) {
         let offset = |address: u64| address.wrapping_sub(mapping.start).wrapping_add(mapping.file_offset);
         let offsets: Vec<u64> = places.iter().map(|&at| offset(heap.locations[at].address)).collect();
         let source = Source::Elf(Elf::new(&path));
-        let Ok(found) = symbolizer.symbolize(&source, Input::FileOffset(&offsets)) else { continue };
+        // A damaged file may make the library panic. The functions of that file stay unnamed.
+        let symbolize = || symbolizer.symbolize(&source, Input::FileOffset(&offsets));
+        let Ok(result) = catch_unwind(AssertUnwindSafe(symbolize)) else {
+            symbolizer = new();
+            continue;
+        };
+        let Ok(found) = result else { continue };
         for (&at, symbol) in places.iter().zip(&found) {
             let lines = symbol.as_sym().map(lines).unwrap_or_default();
             let bytes = lines.iter().map(|line| line.function.len() + line.file.len()).sum();

@@ -13,7 +13,8 @@ mod hardening;
 #[path = "settings.rs"]
 mod text;
 
-use config::{DEBUG, GUARD, LIMIT, READ_AT_START, VALUE_BYTES};
+pub use config::VALUE_BYTES;
+use config::{DEBUG, GUARD, LIMIT, READ_AT_START};
 
 /// The text of `USLAB_LIMIT`, or why it has no meaning.
 pub fn limit(text: &str) -> Result<String, String> {

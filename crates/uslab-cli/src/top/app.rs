@@ -208,8 +208,9 @@ impl App {
             }
             KeyCode::Char('/') => (self.is_typing_filter, self.page) = (true, Page::Caches),
             KeyCode::Char(' ') => self.is_paused = !self.is_paused,
-            KeyCode::Char('+') => self.interval_s = (self.interval_s * 2.0).min(60.0),
-            KeyCode::Char('-') => self.interval_s = (self.interval_s / 2.0).max(0.25),
+            // An interval beyond the bounds, which the command line allows, stays.
+            KeyCode::Char('+') => self.interval_s = (self.interval_s * 2.0).min(self.interval_s.max(60.0)),
+            KeyCode::Char('-') => self.interval_s = (self.interval_s / 2.0).max(self.interval_s.min(0.25)),
             KeyCode::Char('p') => self.page = Page::Reclaim,
             KeyCode::Char('h' | '?') => self.page = Page::Keys,
             KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => self.back(),

@@ -299,10 +299,10 @@ unsafe fn run_program_action(
     let program = PROGRAM.load();
     if program.is_function() {
         if program.flags & SA_RESETHAND != 0 {
+            // As the kernel, which leaves flags and mask.
+            let reset = Copied { handler: SIG_DFL, ..program }.to_system();
             // SAFETY: the handler is installed, and the action valid.
-            unsafe {
-                sigaction(&Copied { handler: SIG_DFL, flags: 0, mask: 0 }.to_system(), ptr::null_mut())
-            };
+            unsafe { sigaction(&reset, ptr::null_mut()) };
         }
         // SAFETY: the program's handler takes these arguments, or only the first.
         let handler: extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
