@@ -273,8 +273,9 @@ pub struct Run {
 
     /// Profile the heap: one allocation in BYTES bytes is a sample (524288 unless given)
     ///
-    /// 1 is the same as 524288. The program writes the profile at its exit, as `uslab-profile.PID` in the present directory,
-    /// and each of its children does. Sets USLAB_PROFILE and USLAB_PROFILE_FILE for the program.
+    /// 1 is the same as 524288. The program writes the profile at its exit, as `uslab-profile.PID`
+    /// in the present directory, and each of its children does. Sets USLAB_PROFILE and
+    /// USLAB_PROFILE_FILE for the program.
     #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub profile: Option<u64>,

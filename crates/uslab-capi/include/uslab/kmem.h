@@ -307,7 +307,7 @@ static inline void kmem_cache_return_sheaf(struct kmem_cache *cache, gfp_t gfp, 
 #define ZERO_SIZE_PTR ((void *)(uintptr_t)16)
 #define ZERO_OR_NULL_PTR(pointer) ((uintptr_t)(pointer) <= (uintptr_t)ZERO_SIZE_PTR)
 
-/* Whether `object` is aligned to `size`, if that is a power of two which memory can be aligned to. */
+/* Whether `object` is aligned to `size`, if that is a power of two up to the largest alignment. */
 static inline bool uslab_kmem_is_aligned(const void *object, size_t size)
 {
     return (size & (size - 1)) != 0 || size > (size_t)1 << 30 || ((uintptr_t)object & (size - 1)) == 0;

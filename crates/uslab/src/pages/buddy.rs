@@ -1,12 +1,16 @@
 //! The buddy allocates runs of pages from the chunks, fullest chunk first.
 //!
+//! The fullest chunk is the one with the most memory, behind pages in use or free. So free memory
+//! serves again before the program touches fresh pages, and chunks in which little is in use become
+//! free.
+//!
 //! A chunk with free pages stands in one of 11 × 10 lists of its node: by its level, and by the
 //! largest order that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels
 //! 8 and 9 are wholly free; those of level 10 are unmapped too. One word a level has a bit for each
 //! list that is not empty, so a scan of 11 words finds the fullest chunk with room.
 //!
 //! ```text
-//!  level 0  ▓▓▓▓▓▓▓░   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
+//!  level 0  ▓▓▓▒▓▓▓▒   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
 //!  …
 //!  level 8  ░░░░░░░░   order 9 ▶ chunk            pinned: never unmapped, so used before level 9
 //!  level 9  ░░░░░░░░   order 9 ▶ chunk
@@ -146,7 +150,7 @@ fn level_of(index: usize, chunk: &Chunk) -> usize {
         CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
         CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
         CHUNK_PAGES => EMPTY_LEVEL,
-        free => (free - 1) / 64,
+        free => (free - usize::from(chunk.dirty_pages)).saturating_sub(1) / 64,
     }
 }
 
