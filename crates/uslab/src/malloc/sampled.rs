@@ -55,7 +55,7 @@ static SAMPLER: AtomicPtr<Sampler> = AtomicPtr::new(ptr::null_mut());
 static HAS_FULL_SLABS: AtomicBool = AtomicBool::new(false);
 
 fn sampler() -> Option<&'static Sampler> {
-    // SAFETY: null, or a table that lives for ever.
+    // SAFETY: null, or a table that is never freed.
     unsafe { SAMPLER.load(SeqCst).as_ref() }
 }
 

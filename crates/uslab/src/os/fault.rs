@@ -301,7 +301,7 @@ unsafe fn run_program_action(
         if program.flags & SA_RESETHAND != 0 {
             // As the kernel, which leaves flags and mask.
             let reset = Copied { handler: SIG_DFL, ..program }.to_system();
-            // SAFETY: the handler is installed, and the action valid.
+            // SAFETY: a valid action, which replaces that of the program.
             unsafe { sigaction(&reset, ptr::null_mut()) };
         }
         // SAFETY: the program's handler takes these arguments, or only the first.

@@ -116,7 +116,12 @@ mod tests {
 
     #[test]
     fn an_object_that_is_cut_anywhere_is_an_object() {
-        let whole = br#"{"fault":"a \"b\\","stack":["x","y,}"],"object":{"bytes":12,"state":"free"},"in":{"of":["z"],"n":1}}"#;
+        let parts = [
+            r#"{"fault":"a \"b\\","stack":["x","y,}"],"object":{"bytes":12,"state":"free"},"#,
+            r#""in":{"of":["z"],"n":1}}"#,
+        ];
+        let whole = parts.concat();
+        let whole = whole.as_bytes();
         assert_eq!(value(whole, 0), Some(whole.len()));
         for used in 0..whole.len() {
             for room in used + 1..used + 40 {
