@@ -34,38 +34,24 @@ pub fn block_all() -> Mask {
     before
 }
 
-/// Blocks SIGPIPE, which a write to a pipe without readers raises. Returns the mask before, or none
-/// if one is pending already: that must stay.
-pub fn block_pipe() -> Option<Mask> {
-    let pipe = bit(libc::SIGPIPE);
-    let mut pending: Mask = 0;
-    // SAFETY: a place for a mask of the size that is passed.
-    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<Mask>()) };
-    if pending & pipe != 0 {
-        return None;
-    }
+/// Blocks SIGPIPE, which a write to a pipe without readers raises. Returns the mask before.
+pub fn block_pipe() -> Mask {
     let mut before = 0;
-    set(libc::SIG_BLOCK, &pipe, &mut before);
-    Some(before)
+    set(libc::SIG_BLOCK, &bit(libc::SIGPIPE), &mut before);
+    before
 }
 
-/// Undoes [`block_pipe`]; `is_raised` tells that a write between the two found no readers. Changes
-/// `errno`.
-pub fn unblock_pipe(before: Option<Mask>, is_raised: bool) {
-    let Some(before) = before else { return };
-    if is_raised {
-        let (pipe, info) = (bit(libc::SIGPIPE), ptr::null_mut::<libc::siginfo_t>());
+/// Undoes [`block_pipe`]; `is_raised` tells that a write between the two found no readers. Takes
+/// the signal back, unless it was blocked before: then an earlier one may be pending, which must
+/// stay. Changes `errno`.
+pub fn unblock_pipe(before: Mask, is_raised: bool) {
+    let pipe = bit(libc::SIGPIPE);
+    if is_raised && before & pipe == 0 {
+        let (info, mask_bytes) = (ptr::null_mut::<libc::siginfo_t>(), size_of::<Mask>());
         let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let (pipe, no_time) = (&raw const pipe, &raw const no_time);
         // SAFETY: valid arguments, which outlive the call; nothing is asked about the signal.
-        unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigtimedwait,
-                &raw const pipe,
-                info,
-                &raw const no_time,
-                size_of::<Mask>(),
-            )
-        };
+        unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, pipe, info, no_time, mask_bytes) };
     }
     restore(before);
 }
