@@ -120,11 +120,11 @@ fn object_of(function: *const c_void) -> *mut c_void {
     }
 }
 
-/// Calls the operator `basic`, one of `new` without an alignment.
+/// Calls the operator `new` without an alignment.
 #[cold]
-fn call_new(basic: Basic, size: usize) -> *mut c_void {
+fn call_new(size: usize) -> *mut c_void {
     // SAFETY: `check_replaced` found it under a name of this type, and it is never null.
-    let new = unsafe { core::mem::transmute::<*mut c_void, New>(bound(basic)) };
+    let new = unsafe { core::mem::transmute::<*mut c_void, New>(bound(Basic::New)) };
     // SAFETY: any size is allowed.
     unsafe { new(size) }
 }
@@ -208,10 +208,13 @@ fn throw_bad_alloc(size: usize) -> ! {
 }
 
 /// Calls the C++ library's form of a nothrow operator, which calls the throwing form and catches.
+/// Where it lies in the program itself, unseen, calls the program's throwing form, if that has one.
 #[cold]
 #[inline(never)]
 fn nothrow(name: &CStr, size: usize, tag: *const c_void) -> *mut c_void {
-    let Some(form) = lookup(name, true) else { return core::ptr::null_mut() };
+    let Some(form) = lookup(name, true) else {
+        return if are_standard() { core::ptr::null_mut() } else { call_new(size) };
+    };
     // SAFETY: the function of that name has this type.
     unsafe { core::mem::transmute::<*mut c_void, NothrowNew>(form)(size, tag) }
 }
@@ -220,7 +223,9 @@ fn nothrow(name: &CStr, size: usize, tag: *const c_void) -> *mut c_void {
 #[cold]
 #[inline(never)]
 fn nothrow_aligned(name: &CStr, size: usize, align: usize, tag: *const c_void) -> *mut c_void {
-    let Some(form) = lookup(name, true) else { return core::ptr::null_mut() };
+    let Some(form) = lookup(name, true) else {
+        return if are_standard() { core::ptr::null_mut() } else { call_aligned_new(size, align) };
+    };
     // SAFETY: the function of that name has this type.
     unsafe { core::mem::transmute::<*mut c_void, AlignedNothrowNew>(form)(size, align, tag) }
 }
@@ -310,7 +315,7 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
 /// `operator new[](std::size_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
-    if are_standard() { new::<{ malloc::NEW_ARRAY }>(size) } else { call_new(Basic::New, size) }
+    if are_standard() { new::<{ malloc::NEW_ARRAY }>(size) } else { call_new(size) }
 }
 
 /// `operator new[](std::size_t, const std::nothrow_t &)`.

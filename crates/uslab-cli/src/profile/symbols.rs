@@ -17,16 +17,17 @@ use crate::process::printable;
 /// Letters of a function or path; more are cut.
 const MAX_LETTERS: usize = 4096;
 
-/// Adds function names, source lines and build ids.
-pub fn resolve(heap: &mut Heap) {
-    // The messages of panics that are caught below.
+/// Calls `parse`; `None`, without a message, if it panics.
+fn caught<T>(parse: impl FnOnce() -> T) -> Option<T> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    name(heap);
+    let result = catch_unwind(AssertUnwindSafe(parse));
     panic::set_hook(hook);
+    result.ok()
 }
 
-fn name(heap: &mut Heap) {
+/// Adds function names, source lines and build ids.
+pub fn resolve(heap: &mut Heap) {
     let new = || Symbolizer::builder().enable_auto_reload(false).build();
     let mut symbolizer = new();
     let budget = Budget::new(MAX_TEXT_BYTES);
@@ -51,7 +52,7 @@ fn name(heap: &mut Heap) {
         let source = Source::Elf(Elf::new(&path));
         // A damaged file may make the library panic. The functions of that file stay unnamed.
         let symbolize = || symbolizer.symbolize(&source, Input::FileOffset(&offsets));
-        let Ok(result) = catch_unwind(AssertUnwindSafe(symbolize)) else {
+        let Some(result) = caught(symbolize) else {
             symbolizer = new();
             continue;
         };

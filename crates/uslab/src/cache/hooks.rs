@@ -10,7 +10,8 @@
 //! table of a higher layer replaces that of a lower one, and includes its functions.
 //!
 //! The pointer changes under a lock that a fork holds from beginning to end. So the hooks after a
-//! fork are the same as before it. What the hooks for forks ask changes under the same lock.
+//! fork are the same as before it. The sampler, which malloc's hooks for forks read, changes under
+//! the same lock.
 
 use super::ticks::Ticks;
 use super::trim;

@@ -149,20 +149,32 @@ pub(super) fn settle(class: Medium) {
     }
     let state = state::class(classes::CLASSES + class.index());
     let is_wanted = || state::period_bytes() != 0;
-    let row = if is_wanted() { core.counted_row() } else { None };
-    registry::with_lock(|| match row.filter(|_| is_wanted()) {
-        Some(row) => {
-            core.forget_distances();
-            core.set_counted(true);
-            state.set_counting(Some(core));
-            class.publish(row);
+    loop {
+        let row = if is_wanted() { core.counted_row() } else { None };
+        let is_settled = registry::with_lock(|| {
+            // As in `small`: a profile came to want the row meanwhile.
+            if row.is_none() && core.has_counted_row() && is_wanted() {
+                return false;
+            }
+            match row.filter(|_| is_wanted()) {
+                Some(row) => {
+                    core.forget_distances();
+                    core.set_counted(true);
+                    state.set_counting(Some(core));
+                    class.publish(row);
+                }
+                None => {
+                    class.publish(core.slots());
+                    state.set_counting(None);
+                    core.set_counted(false);
+                }
+            }
+            true
+        });
+        if is_settled {
+            return;
         }
-        None => {
-            class.publish(core.slots());
-            state.set_counting(None);
-            core.set_counted(false);
-        }
-    });
+    }
 }
 
 /// The slots for objects of `size` bytes; `None` if no medium class serves the size.

@@ -1,7 +1,7 @@
 //! Messages to the user: formatted on the stack, and written to standard error without an
 //! allocation.
 
-use super::{calls, errno, signal};
+use super::{calls, clock, errno, signal};
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 
@@ -60,14 +60,14 @@ pub fn append(path: &CStr, text: &[u8]) -> bool {
 /// Writes all of `text`; false if the file does not take it. A pipe without a reader raises no
 /// SIGPIPE, which would end a process that goes on after faults.
 fn write_to(fd: i32, text: &[u8]) -> bool {
-    let mask = signal::block_pipe();
+    let pipe = signal::block_pipe();
     let is_written = write_all(fd, text);
-    signal::unblock_pipe(mask, !is_written && errno::get() == libc::EPIPE);
+    signal::unblock_pipe(pipe, !is_written && errno::get() == libc::EPIPE);
     is_written
 }
 
 fn write_all(fd: i32, mut rest: &[u8]) -> bool {
-    let mut wait_ms = 0;
+    let mut end_ms = None;
     while !rest.is_empty() {
         match calls::write(fd, rest) {
             n @ 1.. => rest = &rest[n as usize..],
@@ -75,8 +75,11 @@ fn write_all(fd: i32, mut rest: &[u8]) -> bool {
             _ => match errno::get() {
                 libc::EINTR => {}
                 // The program's descriptor does not block, and other code writes there too.
-                libc::EAGAIN if wait_ms < MAX_WAIT_MS => {
-                    wait_ms += WAIT_MS;
+                libc::EAGAIN => {
+                    let now_ms = clock::coarse_ms();
+                    if now_ms >= *end_ms.get_or_insert(now_ms + MAX_WAIT_MS) {
+                        return false;
+                    }
                     let mut place = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
                     calls::poll(&mut place, WAIT_MS);
                 }

@@ -34,26 +34,37 @@ pub fn block_all() -> Mask {
     before
 }
 
-/// Blocks SIGPIPE, which a write to a pipe without readers raises. Returns the mask before.
-pub fn block_pipe() -> Mask {
-    let mut before = 0;
-    set(libc::SIG_BLOCK, &bit(libc::SIGPIPE), &mut before);
-    before
+/// What [`block_pipe`] found.
+pub struct Pipe {
+    before: Mask,
+    /// A SIGPIPE was pending, which must stay.
+    is_pending: bool,
 }
 
-/// Undoes [`block_pipe`]; `is_raised` tells that a write between the two found no readers. Takes
-/// the signal back, unless it was blocked before: then an earlier one may be pending, which must
-/// stay. Changes `errno`.
-pub fn unblock_pipe(before: Mask, is_raised: bool) {
+/// Blocks SIGPIPE, which a write to a pipe without readers raises.
+pub fn block_pipe() -> Pipe {
     let pipe = bit(libc::SIGPIPE);
-    if is_raised && before & pipe == 0 {
+    let (mut before, mut pending): (Mask, Mask) = (0, 0);
+    set(libc::SIG_BLOCK, &pipe, &mut before);
+    if before & pipe != 0 {
+        // SAFETY: a place for a mask of the size that is passed.
+        unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<Mask>()) };
+    }
+    Pipe { before, is_pending: pending & pipe != 0 }
+}
+
+/// Undoes [`block_pipe`]. Takes the signal back if a write between the two found no readers
+/// (`is_raised`). Changes `errno`.
+pub fn unblock_pipe(found: Pipe, is_raised: bool) {
+    if is_raised && !found.is_pending {
+        let pipe = bit(libc::SIGPIPE);
         let (info, mask_bytes) = (ptr::null_mut::<libc::siginfo_t>(), size_of::<Mask>());
         let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let (pipe, no_time) = (&raw const pipe, &raw const no_time);
         // SAFETY: valid arguments, which outlive the call; nothing is asked about the signal.
         unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, pipe, info, no_time, mask_bytes) };
     }
-    restore(before);
+    restore(found.before);
 }
 
 /// The mask.

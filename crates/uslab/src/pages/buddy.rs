@@ -1,8 +1,8 @@
 //! The buddy allocates runs of pages from the chunks, fullest chunk first.
 //!
-//! The fullest chunk is the one with the most memory, behind pages in use or free. So free memory
-//! serves again before the program touches fresh pages, and chunks in which little is in use become
-//! free.
+//! The fullest chunk is the one with the most memory, behind pages in use or free; of those that
+//! huge pages back, the one with the most pages in use. So free memory serves again before the
+//! program touches fresh pages. Chunks that purges left little memory serve last, and become free.
 //!
 //! A chunk with free pages stands in one of 11 × 10 lists of its node: by its level, and by the
 //! largest order that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels
@@ -144,13 +144,15 @@ pub(super) fn has_empty_chunk() -> bool {
     EMPTY_CHUNKS.load(Relaxed) > 0
 }
 
-/// The level of a chunk with free pages.
+/// The level of a chunk with free pages: the lower, the fuller.
 fn level_of(index: usize, chunk: &Chunk) -> usize {
     match chunk.free_pages as usize {
         CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
         CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
         CHUNK_PAGES => EMPTY_LEVEL,
-        free => (free - usize::from(chunk.dirty_pages)).saturating_sub(1) / 64,
+        // A huge page is memory behind all pages. What counts there is how few a split would keep.
+        free if chunk.is_huge => (free - 1) / 64,
+        free => free.saturating_sub(usize::from(chunk.dirty_pages)).saturating_sub(1) / 64,
     }
 }
 

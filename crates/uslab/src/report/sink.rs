@@ -159,7 +159,8 @@ impl Drop for Turn {
 
 /// A buffer for a report that is made beside another one.
 struct Small {
-    is_taken: AtomicBool,
+    /// As [`OWNER`].
+    owner: AtomicU32,
     bytes: UnsafeCell<[u8; SMALL_BYTES]>,
 }
 
@@ -168,15 +169,21 @@ unsafe impl Sync for Small {}
 
 #[unsafe(link_section = ".bss.uslab_tables")]
 static SMALL: [Small; 4] =
-    [const { Small { is_taken: AtomicBool::new(false), bytes: UnsafeCell::new([0; SMALL_BYTES]) } }; 4];
+    [const { Small { owner: AtomicU32::new(0), bytes: UnsafeCell::new([0; SMALL_BYTES]) } }; 4];
 
 /// A small buffer, which is this thread's until the value is dropped.
 struct Aside(&'static Small);
 
 impl Aside {
-    /// `None` if all are taken.
+    /// `None` if all are taken, by threads that there are.
     fn take() -> Option<Aside> {
-        SMALL.iter().find(|small| !small.is_taken.swap(true, Acquire)).map(Aside)
+        let this = os::thread::id();
+        let is_taken = |small: &&Small, from: u32| {
+            let is_free = from == 0 || !os::thread::exists(from);
+            is_free && small.owner.compare_exchange(from, this, Acquire, Relaxed).is_ok()
+        };
+        let free = SMALL.iter().find(|small| is_taken(small, 0));
+        free.or_else(|| SMALL.iter().find(|small| is_taken(small, small.owner.load(Relaxed)))).map(Aside)
     }
 
     fn buffer(&mut self) -> &mut [u8] {
@@ -187,7 +194,7 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        self.0.is_taken.store(false, Release);
+        self.0.owner.store(0, Release);
     }
 }
 

@@ -112,9 +112,13 @@ impl Slot {
         }
         for _ in 0..MAX_WAIT_MS {
             if self.reported.load(Acquire) != REPORTING {
-                break;
+                return;
             }
             os::sleep::pause(1);
+        }
+        // That thread is a parent's, or its callback panicked.
+        if self.reported.compare_exchange(REPORTING, REPORTED, AcqRel, Acquire).is_ok() {
+            report();
         }
     }
 
