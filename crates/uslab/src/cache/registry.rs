@@ -189,7 +189,7 @@ impl Walk {
 
 impl Drop for Walk {
     fn drop(&mut self) {
-        // In a fork child that its parent's walk made, by a callback, no walk is counted.
+        // A callback within a walk may fork. The child counts no walk, and ends this one, too.
         let _ = self.0.fetch_update(SeqCst, SeqCst, |walks| walks.checked_sub(1));
     }
 }

@@ -74,7 +74,7 @@ struct Search {
     /// A word for each page of the heap.
     firsts: &'static mut [u32],
     marks: &'static mut [u8],
-    /// A word for each object, twice.
+    /// Two lists of the marker, each with a word for each object.
     places: [&'static mut [usize]; 2],
     found: &'static mut [MaybeUninit<Leak>],
     buffer: &'static mut [usize],

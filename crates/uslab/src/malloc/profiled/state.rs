@@ -77,7 +77,7 @@ pub fn last_period_bytes() -> u64 {
 /// Milliseconds of a unit of [`now`]: 2^32 units are two years.
 const UNIT_MS: u64 = 16;
 
-/// The time since the first start, in units of some milliseconds.
+/// The time since the first start, in units of [`UNIT_MS`].
 pub fn now() -> u32 {
     let ms = os::clock::coarse_ms().saturating_sub(FIRST_MS.load(Relaxed));
     u32::try_from(ms / UNIT_MS).unwrap_or(u32::MAX)
