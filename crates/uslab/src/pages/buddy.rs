@@ -3,6 +3,7 @@
 //! The fullest chunk is the one with the most memory, behind pages in use or free; of those that
 //! huge pages back, the one with the most pages in use. So free memory serves again before the
 //! program touches fresh pages. Chunks that purges left little memory serve last, and become free.
+//! A run of nine pages or more takes free pages with memory in any chunk first (see `extents`).
 //!
 //! A chunk with free pages stands in one of 11 × 10 lists of its node: by its level, and by the
 //! largest order that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels
@@ -48,6 +49,7 @@ mod batch;
 pub(super) mod collapse;
 mod density;
 mod extend;
+mod extents;
 mod huge;
 pub(super) mod limits;
 mod nodes;
@@ -223,6 +225,14 @@ impl Buddy {
     }
 
     fn alloc_in_chunk(&mut self, pages: usize, align_order: u32, fill: Fill, home: Home) -> Option<Run> {
+        if let Some((index, first)) = self.lowest_extent(pages, align_order, home) {
+            self.claim(index, first, pages, fill, home);
+            return Some(Run {
+                first: PageIndex((index * CHUNK_PAGES + first) as u32),
+                pages,
+                zeroed: false,
+            });
+        }
         let order = pages.next_power_of_two().trailing_zeros().max(align_order);
         let index = loop {
             let wanted = (arena::chunks_committed() / 8).clamp(1, MAX_GROW);
@@ -518,6 +528,7 @@ impl Buddy {
         // SAFETY: the chunk and its neighbour are committed, and `&mut self` is the lock.
         unsafe {
             let chunk = &mut *arena::chunk(index);
+            extents::set(index, if chunk.is_all_free() { 0 } else { chunk.longest_extent() });
             let Some(order) = chunk::largest_order(&chunk.free) else { return };
             self.count_dirty(chunk, usize::wrapping_add);
             let level = level_of(index, chunk);

@@ -84,6 +84,20 @@ fn mask(word: usize, first: usize, count: usize) -> u64 {
     (u64::MAX >> (64 - ones)) << (low - word * 64)
 }
 
+/// The shortest extent that [`Chunk::extent`] finds.
+pub const MIN_EXTENT_PAGES: usize = 8;
+
+/// The bits of which the next 7 are set, too.
+fn starts_of_eight(mut map: Map) -> Map {
+    for shift in [1, 2, 4] {
+        for word in 0..WORDS {
+            let above = map.get(word + 1).map_or(0, |next| next << (64 - shift));
+            map[word] &= map[word] >> shift | above;
+        }
+    }
+    map
+}
+
 /// Folds a word so that a bit is set where an aligned block of `2^order` set bits starts; order up
 /// to 6.
 fn blocks(mut word: u64, order: u32) -> u64 {
@@ -139,6 +153,30 @@ impl Chunk {
     /// Of the free pages `pages` of word `word`, those with memory behind them.
     fn dirty(&self, word: usize, pages: u64) -> u64 {
         if self.is_huge { pages } else { pages & !self.zero[word] }
+    }
+
+    /// Calls `visit(first, count)` for each extent: free pages in a row that all have memory, at
+    /// least [`MIN_EXTENT_PAGES`].
+    fn for_each_extent(&self, mut visit: impl FnMut(usize, usize)) {
+        if usize::from(self.dirty_pages) >= MIN_EXTENT_PAGES {
+            let starts = starts_of_eight(core::array::from_fn(|word| self.dirty(word, self.free[word])));
+            for_each_run(&starts, |first, count| visit(first, count + MIN_EXTENT_PAGES - 1));
+        }
+    }
+
+    /// The pages of the longest extent, or 0.
+    pub fn longest_extent(&self) -> usize {
+        let mut longest = 0;
+        self.for_each_extent(|_, count| longest = longest.max(count));
+        longest
+    }
+
+    /// The first page of the lowest extent of at least `pages` pages, which are no fewer than
+    /// [`MIN_EXTENT_PAGES`].
+    pub fn extent(&self, pages: usize) -> Option<usize> {
+        let mut found = None;
+        self.for_each_extent(|first, count| found = found.or((count >= pages).then_some(first)));
+        found
     }
 
     /// A huge page will back the chunk from the first touch on, or backs it now.
@@ -378,6 +416,23 @@ mod tests {
         map[7] = u64::MAX;
         assert_eq!((largest_order(&map), find(&map, 7)), (Some(7), Some(384)));
         assert_eq!(largest_order(&[u64::MAX; WORDS]), Some(9));
+    }
+
+    #[test]
+    fn extents_are_free_pages_with_memory_in_a_row() {
+        // SAFETY: all-zero is a valid chunk (plain integers).
+        let mut chunk: Chunk = unsafe { core::mem::zeroed() };
+        chunk.reset_free();
+        assert_eq!((chunk.longest_extent(), chunk.extent(8)), (0, None));
+        assert_eq!(chunk.claim(0, 512), 512);
+        for (first, count) in [(3, 7), (20, 8), (60, 70), (300, 212)] {
+            assert!(chunk.free(first, count, false));
+        }
+        assert!(chunk.free(130, 20, true), "without memory, behind pages with memory");
+        assert_eq!([8, 9, 70, 71, 212, 213].map(|pages| chunk.extent(pages)), {
+            [Some(20), Some(60), Some(60), Some(300), Some(300), None]
+        });
+        assert_eq!(chunk.longest_extent(), 212);
     }
 
     #[test]

@@ -21,8 +21,11 @@ const MAX_EMPTY_CPU_BYTES: usize = 128 << 10;
 const MIN_EMPTY_BYTES: usize = 256 << 10;
 /// For slabs of fewer objects, and for those with a constructor, which would run again.
 const MAX_EMPTY_BYTES: usize = 64 << 20;
-/// For slabs that are runs.
-const MAX_EMPTY_RUN_BYTES: usize = 8 << 20;
+/// For slabs that are runs, for each CPU in use. Other runs can use the pages of those released: each
+/// of 20 classes would hold back its own.
+const MAX_EMPTY_RUN_CPU_BYTES: usize = 512 << 10;
+/// The least such bound.
+const MIN_EMPTY_RUN_BYTES: usize = 1 << 20;
 
 const MANY_OBJECTS: usize = 128;
 
@@ -32,16 +35,14 @@ const MIN_NEARLY_FREE_BYTES: usize = 1 << 20;
 impl Slabs {
     /// Empty slabs of a group, up to which new slabs raise its target.
     pub(super) fn most_empty_slabs(&self) -> u32 {
+        let cpus = || self.used_cpu_count().div_ceil(self.used_group_count().max(1));
         let bytes = match () {
             () if self.is_shared => 0,
             // No thread comes by to release them.
             () if self.geometry.is_run() && pages::is_bounded() && !pages::is_small() => 0,
-            () if self.geometry.is_run() => MAX_EMPTY_RUN_BYTES,
+            () if self.geometry.is_run() => (cpus() * MAX_EMPTY_RUN_CPU_BYTES).max(MIN_EMPTY_RUN_BYTES),
             () if self.constructor.is_some() || self.geometry.objects < MANY_OBJECTS => MAX_EMPTY_BYTES,
-            () => {
-                let cpus = self.used_cpu_count().div_ceil(self.used_group_count().max(1));
-                (cpus * MAX_EMPTY_CPU_BYTES).max(MIN_EMPTY_BYTES)
-            }
+            () => (cpus() * MAX_EMPTY_CPU_BYTES).max(MIN_EMPTY_BYTES),
         };
         (bytes / self.slab_bytes()) as u32
     }

@@ -6,12 +6,12 @@
 
 use super::nodes::{self, NodeLists};
 use super::whole::{self, Index};
-use super::{Buddy, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL};
+use super::{Buddy, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, extents};
 use crate::os::corruption::verify;
 use crate::pages::arena::{self, PageIndex};
-use crate::pages::chunk::{Chunk, NONE};
+use crate::pages::chunk::{Chunk, MIN_EXTENT_PAGES, NONE};
 use crate::pages::policy::Locked;
-use crate::pages::{CHUNK_BYTES, home::Home};
+use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, home::Home};
 
 /// Upper bound of the chunks that a search for one looks at.
 const MAX_TRIED: usize = 64;
@@ -37,6 +37,19 @@ impl Buddy {
             .or_else(|| own.fullest_with(order, LEVELS))
             .or_else(|| self.all_lists().find_map(NodeLists::untouched))?;
         self.whole_index(index)
+    }
+
+    /// The lowest extent for a run that needs no alignment, in a chunk of `home` that is in use: the
+    /// chunk, and the first page in it. `None` for runs of up to [`MIN_EXTENT_PAGES`] pages: those
+    /// of slabs, which lie on a multiple of their size.
+    pub(super) fn lowest_extent(&self, pages: usize, align_order: u32, home: Home) -> Option<(usize, usize)> {
+        if align_order > 0 || pages <= MIN_EXTENT_PAGES || pages >= CHUNK_PAGES {
+            return None;
+        }
+        let is_own = |&index: &usize| self.share_lists(arena::home_of_chunk(index), home);
+        let index = extents::with(pages, arena::chunks_committed()).take(MAX_TRIED).find(is_own)?;
+        let index = self.whole_index(index)?;
+        Some((index, at(index).extent(pages)?))
     }
 
     /// The index of a listed chunk, if that is whole.
