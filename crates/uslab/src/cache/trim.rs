@@ -175,7 +175,12 @@ const SOFT_REST_MS: u64 = 500;
 pub(super) fn keep_soft() {
     static RESTS_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
     let now_ms = os::clock::coarse_ms();
-    if !pages::is_beyond_soft() || now_ms < RESTS_UNTIL_MS.load(Relaxed) {
+    if !pages::is_beyond_soft() {
+        // Threads may have freed memory since one woke this thread: the next one wakes it again.
+        pages::has_soft_limit().then(pages::soft_limit_bytes);
+        return;
+    }
+    if now_ms < RESTS_UNTIL_MS.load(Relaxed) {
         return;
     }
     let Some(soft_bytes) = pages::soft_limit_bytes() else { return };

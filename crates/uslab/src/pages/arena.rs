@@ -232,9 +232,10 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
 fn commit(first: usize, count: usize) -> Placed {
     // SAFETY: `map_chunks` has just mapped them, behind the bound: no other code knows them.
     let placed = commit_by(first, count, map_chunks, |first, count| unsafe { unmap_chunks(first, count) });
-    // SAFETY: the chunk was just mapped, and the caller's lock keeps others away.
-    if placed == Placed::Mapped && unsafe { memory::is_locked(address_of_chunk(first)) } {
-        ARENA.is_populated.store(true, Relaxed);
+    if placed == Placed::Mapped {
+        // SAFETY: the chunk was just mapped, and the caller's lock keeps others away.
+        let is_locked = unsafe { memory::is_locked(address_of_chunk(first)) };
+        ARENA.is_populated.store(is_locked, Relaxed);
     }
     placed
 }

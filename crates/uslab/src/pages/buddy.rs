@@ -3,7 +3,7 @@
 //! The fullest chunk is the one with the most memory, behind pages in use or free; of those that
 //! huge pages back, the one with the most pages in use. So free memory serves again before the
 //! program touches fresh pages. Chunks that purges left little memory serve last, and become free.
-//! A run of nine pages or more takes free pages with memory in any chunk first (see `extents`).
+//! A run of nine pages or more takes free pages with memory in any chunk first (see `lengths`).
 //!
 //! A chunk with free pages stands in one of 11 × 10 lists of its node: by its level, and by the
 //! largest order that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels
@@ -49,12 +49,13 @@ mod batch;
 pub(super) mod collapse;
 mod density;
 mod extend;
-mod extents;
 mod huge;
+mod lengths;
 pub(super) mod limits;
 mod nodes;
 mod search;
 mod sparse;
+mod stretches;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
@@ -212,7 +213,7 @@ impl Buddy {
         }
         let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
             invariant!(!home.has_policy(), "a run with a policy fits a chunk", pages);
-            self.alloc_chunks(pages, align_order)?
+            self.alloc_long(pages, align_order)?
         } else {
             self.alloc_in_chunk(pages, align_order, fill, home)?
         };
@@ -239,11 +240,16 @@ impl Buddy {
             let index = match self.fullest_with(order, home) {
                 Some(index) => index,
                 None if self.grow(wanted, 1).is_some() => continue,
-                None => self.fullest_anywhere(order, home)?,
+                None => match self.fullest_anywhere(order, home) {
+                    Some(index) => index,
+                    None if align_order == 0 => return self.alloc_anywhere(pages, fill, home),
+                    None => return None,
+                },
             };
             match self.map_again(index, 1) {
                 Placed::Mapped => break index,
                 Placed::Taken => {}
+                Placed::Refused if align_order == 0 => return self.alloc_anywhere(pages, fill, home),
                 Placed::Refused => return None,
             }
         };
@@ -271,24 +277,6 @@ impl Buddy {
                 chunk,
                 "a chunk's neighbours link to it",
             )
-    }
-
-    /// Allocates a run that starts at the start of a chunk: it takes wholly free chunks in a row,
-    /// and leaves the tail of the last one free.
-    fn alloc_chunks(&mut self, pages: usize, align_order: u32) -> Option<Run> {
-        let count = pages.div_ceil(CHUNK_PAGES);
-        let align_chunks = 1 << align_order.saturating_sub(MAX_ORDER);
-        let first = loop {
-            let first = self.find_chunks(count, align_chunks)?;
-            match self.map_again(first, count) {
-                Placed::Mapped => break first,
-                Placed::Taken => {}
-                Placed::Refused => return None,
-            }
-        };
-        let zero = self.claim_parts(first * CHUNK_PAGES, first * CHUNK_PAGES + pages);
-        self.note_long(first..first + count);
-        Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
     }
 
     fn grow(&mut self, wanted: usize, least: usize) -> Option<()> {
@@ -528,8 +516,10 @@ impl Buddy {
         // SAFETY: the chunk and its neighbour are committed, and `&mut self` is the lock.
         unsafe {
             let chunk = &mut *arena::chunk(index);
-            extents::set(index, if chunk.is_all_free() { 0 } else { chunk.longest_extent() });
-            let Some(order) = chunk::largest_order(&chunk.free) else { return };
+            let Some(order) = chunk::largest_order(&chunk.free) else {
+                stretches::note(index, chunk);
+                return;
+            };
             self.count_dirty(chunk, usize::wrapping_add);
             let level = level_of(index, chunk);
             (chunk.level, chunk.order) = (level as u8, order as u8);
@@ -548,6 +538,7 @@ impl Buddy {
                 Index::Whole.set(index, true);
                 Index::Backed.set(index, chunk.dirty_pages > 0);
             }
+            stretches::note(index, chunk);
         }
         self.assert_linked(index);
     }

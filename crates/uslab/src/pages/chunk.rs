@@ -54,6 +54,9 @@ pub struct Chunk {
     /// The pages of all runs but dense ones ([`super::Fill::Dense`]) that came from the chunk since
     /// it was wholly free. `None` before its first run, and of a chunk that is not the library's.
     pub sparse_pages: Option<u16>,
+    /// The free pages in a row at the start and at the end, noted when the chunk last stood in its
+    /// list; see `buddy/stretches.rs`.
+    pub free_ends: [u16; 2],
     /// Pages of sparse runs that are not charged; see `buddy/sparse.rs`.
     pub uncharged_pages: i16,
 }
@@ -130,6 +133,13 @@ pub fn find(map: &Map, order: u32) -> Option<usize> {
     }
 }
 
+/// The start of the first `pages` set bits in a row, or more.
+pub fn find_row(map: &Map, pages: usize) -> Option<usize> {
+    let mut found = None;
+    for_each_run(map, |first, count| found = found.or((count >= pages).then_some(first)));
+    found
+}
+
 /// The largest order for which [`find`] finds a block; `None` if no bit is set.
 pub fn largest_order(map: &Map) -> Option<u32> {
     // Most chunks are full or nearly empty: test for a full one, then from the largest order down.
@@ -153,6 +163,17 @@ impl Chunk {
     /// Of the free pages `pages` of word `word`, those with memory behind them.
     fn dirty(&self, word: usize, pages: u64) -> u64 {
         if self.is_huge { pages } else { pages & !self.zero[word] }
+    }
+
+    /// The free pages in a row at the start, and at the end.
+    pub fn count_ends(&self) -> [u16; 2] {
+        let first_used = (0..WORDS).find(|&word| self.free[word] != u64::MAX);
+        let last_used = (0..WORDS).rev().find(|&word| self.free[word] != u64::MAX);
+        let start =
+            first_used.map_or(CHUNK_PAGES, |word| word * 64 + self.free[word].trailing_ones() as usize);
+        let end = last_used
+            .map_or(CHUNK_PAGES, |word| (WORDS - 1 - word) * 64 + self.free[word].leading_ones() as usize);
+        [start as u16, end as u16]
     }
 
     /// Calls `visit(first, count)` for each extent: free pages in a row that all have memory, at

@@ -165,6 +165,8 @@ fn purge_blocks(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
     let (mut purged, mut in_vain) = (0, 0);
     // The chunks to choose from: after a refusal no more those that the system refused.
     let mut chosen = locked;
+    // A walk of all chunks finds no others once it found none.
+    let mut has_dirty = true;
     // At most one round over the chunks: with large system pages some dirty pages cannot be purged.
     for _ in 0..arena::chunks_committed() {
         let mut buddy = buddy::lock();
@@ -174,9 +176,13 @@ fn purge_blocks(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let cursor = buddy.policy.cursor;
         // Wholly free chunks first: allocations use them last, and the kernel gets its memory back
         // in one piece. Huge pages are split last.
-        let next = buddy.next_whole(chosen, unmap_clean).or_else(|| buddy.next_dirty(cursor, chosen));
+        let next = buddy.next_whole(chosen, unmap_clean).or_else(|| {
+            let next = has_dirty.then(|| buddy.next_dirty(cursor, chosen)).flatten();
+            has_dirty = next.is_some();
+            next
+        });
         let may_split = buddy.huge_pages > buddy.kept_huge_pages(chosen);
-        let next = next.or_else(|| buddy.next_huge(chosen, block).filter(|_| may_split));
+        let next = next.or_else(|| may_split.then(|| buddy.next_huge(chosen, block)).flatten());
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();

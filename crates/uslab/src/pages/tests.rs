@@ -4,6 +4,7 @@
 //! test that this can disturb makes several attempts, of which one must succeed.
 
 use super::*;
+use crate::os::fork::holds_in_child;
 use crate::rseq::Owner;
 use core::slice;
 
@@ -106,18 +107,54 @@ fn nothing_grows_beyond_the_arena() {
 }
 
 #[test]
-fn runs_beyond_a_chunk_start_on_one_and_leave_its_tail() {
+fn runs_beyond_a_chunk_leave_the_rest_of_their_last_chunk_and_the_longest_start_on_one() {
     assert!(once(|| {
         let run = cold(CHUNK_PAGES + 100, 0);
-        assert_eq!(run.first.0 as usize % CHUNK_PAGES, 0);
-        let (tail, rest) = (run.first.plus(CHUNK_PAGES + 100), CHUNK_PAGES - 100);
         bytes(&run)[run.pages * PAGE_BYTES - 1] = 1;
-        let free_tail = extend(tail, rest);
+        let tail = run.first.plus(run.pages);
+        let free_tail = !(tail.0 as usize).is_multiple_of(CHUNK_PAGES) && extend(tail, 1);
         if free_tail {
-            free(tail, rest, Temperature::Cold);
+            free(tail, 1, Temperature::Cold);
         }
         release(run);
+        let run = cold(4 * CHUNK_PAGES + 1, 0);
+        assert_eq!(run.first.0 as usize % CHUNK_PAGES, 0);
+        release(run);
         free_tail
+    }));
+}
+
+#[test]
+fn long_runs_take_the_end_of_one_chunk_and_the_start_of_another() {
+    set_up!();
+    // In a child, which has one thread.
+    assert!(holds_in_child(|| {
+        // Three chunks in a row, of which all but one page at each end comes back.
+        let run = cold(3 * CHUNK_PAGES, 9);
+        let inner = run.first.plus(1);
+        free(inner, run.pages - 2, Temperature::Cold);
+        let two = [cold(CHUNK_PAGES + 100, 0), cold(2 * CHUNK_PAGES - 102, 0)];
+        let fit = two.iter().all(|run| run.first >= inner && run.first < inner.plus(3 * CHUNK_PAGES));
+        check().expect("valid");
+        two.into_iter().for_each(release);
+        fit
+    }));
+}
+
+#[test]
+fn runs_take_pages_with_memory_wherever_these_begin() {
+    set_up!();
+    // In a child, which has one thread.
+    assert!(holds_in_child(|| {
+        let run = cold(CHUNK_PAGES, 9);
+        bytes(&run).fill(1);
+        let inner = run.first.plus(3);
+        free(inner, 77, Temperature::Cold);
+        let again = cold(77, 0);
+        // Another extent may lie at a lower address.
+        let is_dirty = !again.zeroed && (again.first == inner || again.first < run.first);
+        check().expect("valid");
+        is_dirty
     }));
 }
 

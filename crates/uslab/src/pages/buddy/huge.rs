@@ -36,6 +36,10 @@ impl Buddy {
             let start = arena::address_of_chunk(index);
             // SAFETY: the chunk is mapped, and ours.
             let is_followed = unsafe { os::huge::advise(start, CHUNK_BYTES, is_wanted) };
+            if !is_followed && chunk.advice == Advice::Huge {
+                // The kernel keeps its advice, and backs the chunk with a huge page.
+                chunk.back_with_huge();
+            }
             if !is_followed {
                 return;
             }

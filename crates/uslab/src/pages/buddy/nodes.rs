@@ -167,12 +167,4 @@ impl Buddy {
             false => end,
         }
     }
-
-    /// The start of the last chunks of `first..end` that have no policy's pages.
-    pub(super) fn start_without_policy(&self, first: usize, end: usize) -> usize {
-        match self.has_policies() {
-            true => (first..end).rev().find(|&index| is_taken(index)).map_or(first, |index| index + 1),
-            false => first,
-        }
-    }
 }

@@ -1,22 +1,20 @@
 //! Which wholly free chunks serve, and which are purged.
 //!
-//! An allocation of one chunk takes the lowest, and a run of several chunks the shortest row with
-//! room. A purge starts from the highest chunk. So long rows stay whole for large runs, and the
-//! chunks that serve next still have their memory.
+//! An allocation of one chunk takes the lowest, and a purge starts from the highest. So long rows
+//! stay whole for large runs, and the chunks that serve next still have their memory.
 
+use super::lengths::{Class, Length};
 use super::nodes::{self, NodeLists};
-use super::whole::{self, Index};
-use super::{Buddy, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, extents};
+use super::whole::Index;
+use super::{Buddy, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL};
 use crate::os::corruption::verify;
-use crate::pages::arena::{self, PageIndex};
+use crate::pages::arena;
 use crate::pages::chunk::{Chunk, MIN_EXTENT_PAGES, NONE};
 use crate::pages::policy::Locked;
-use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, home::Home};
+use crate::pages::{CHUNK_PAGES, home::Home};
 
 /// Upper bound of the chunks that a search for one looks at.
 const MAX_TRIED: usize = 64;
-/// Upper bound of the rows with room that a search for several chunks compares.
-const MAX_ROWS: usize = 16;
 /// Upper bound of the chunks that a purge tries for one that the system does not refuse.
 const MAX_PURGE_LOOKS: usize = 8;
 
@@ -47,7 +45,10 @@ impl Buddy {
             return None;
         }
         let is_own = |&index: &usize| self.share_lists(arena::home_of_chunk(index), home);
-        let index = extents::with(pages, arena::chunks_committed()).take(MAX_TRIED).find(is_own)?;
+        let index = Length::Extent
+            .with(Class::of_enough(pages), arena::chunks_committed())
+            .take(MAX_TRIED)
+            .find(is_own)?;
         let index = self.whole_index(index)?;
         Some((index, at(index).extent(pages)?))
     }
@@ -65,39 +66,6 @@ impl Buddy {
             return None;
         }
         self.whole_index(self.lists.iter().find_map(|lists| lists.fullest_with(order, LEVELS))?)
-    }
-
-    /// Finds `count` wholly free chunks in a row, at an address that is a multiple of
-    /// `align_chunks` chunks; returns the first. It takes the shortest of the first rows with room.
-    /// If there are none, it grows the arena behind its free tail.
-    pub(super) fn find_chunks(&mut self, count: usize, align_chunks: usize) -> Option<usize> {
-        let base = arena::address_of(PageIndex(0)) as usize / CHUNK_BYTES;
-        let aligned = |index: usize| (base + index).next_multiple_of(align_chunks) - base;
-        let mut from = aligned(0);
-        loop {
-            let committed = arena::chunks_committed();
-            let mut at = from;
-            let mut rows = core::iter::from_fn(|| {
-                let first = aligned(Index::Whole.next(at, committed)?);
-                at = whole::run_end(first, committed).max(first);
-                let end = self.end_without_policy(first, at);
-                if end < at {
-                    // Chunks of a policy, at least one, end the row.
-                    at = end + 1;
-                }
-                Some((first, end))
-            });
-            let with_room = rows.by_ref().filter(|(first, end)| end - first >= count).take(MAX_ROWS);
-            if let Some((first, _)) = with_room.min_by_key(|(first, end)| end - first) {
-                return Some(first);
-            }
-            // Chunks of the last row, if it reaches the end of the arena, are followed by new ones,
-            // unless another mapping lies between; then the search goes on behind it.
-            let tail = aligned(self.start_without_policy(whole::last_row(committed), committed));
-            let missing = tail.checked_add(count)?.checked_sub(committed)?;
-            self.grow(missing, missing)?;
-            from = tail;
-        }
     }
 
     /// Returns the wholly free chunk to purge next: the highest one with dirty pages. With `unmap`,

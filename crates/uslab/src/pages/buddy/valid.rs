@@ -8,7 +8,7 @@
 //! ```
 
 use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL};
-use super::{extents, level_of, lock, whole::Index};
+use super::{level_of, lock, stretches, whole::Index};
 use crate::counters;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
@@ -63,8 +63,8 @@ impl Chunk {
     /// Checks that a chunk with free pages knows the list that the buddy looks for it in.
     fn check_listed(&self, index: usize) -> Checked {
         let subject = self.subject();
-        let extent = if self.is_all_free() { 0 } else { self.longest_extent() };
-        subject.holds(extents::is_set(index, extent), "the longest extent is recorded")?;
+        subject.holds(self.free_ends == self.count_ends(), "free pages at the ends are noted")?;
+        subject.holds(stretches::is_known(index, self), "free pages in a row are indexed")?;
         let Some(order) = chunk::largest_order(&self.free) else {
             return subject.equal(Index::Whole.has(index), false, "wholly free chunks are indexed");
         };

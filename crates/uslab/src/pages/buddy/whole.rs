@@ -12,23 +12,39 @@
 
 use crate::pages::CHUNK_BYTES;
 use crate::pages::layout::MAX_DATA_BYTES;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const WORDS: usize = (MAX_DATA_BYTES / CHUNK_BYTES).div_ceil(64);
 const SUMMARIES: usize = WORDS.div_ceil(64);
 
-/// Static memory of zeroes, of which a page is touched for each 32 GiB of the arena. In the section
-/// of large tables; see `rseq/layout.rs`.
+/// Static memory of zeroes, of which a page is touched for each 3.5 GiB of the arena, and another
+/// one. In the section of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]
-static CHUNKS: Chunks = Chunks {
-    words: [const { [const { AtomicU64::new(0) }; 2] }; WORDS],
-    summaries: [const { [const { AtomicU64::new(0) }; 2] }; SUMMARIES],
+pub(super) static TABLES: Tables = Tables {
+    groups: [const { Group { bits: [const { AtomicU64::new(0) }; 2], lengths: [BYTES; 2] } }; WORDS],
+    areas: [const { Area { bits: [const { AtomicU64::new(0) }; 2], bounds: [BYTES; 2] } }; SUMMARIES],
 };
 
-/// The words of both indices stand side by side, on one page.
-struct Chunks {
-    words: [[AtomicU64; 2]; WORDS],
-    summaries: [[AtomicU64; 2]; SUMMARIES],
+const BYTES: [AtomicU8; 64] = [const { AtomicU8::new(0) }; 64];
+
+/// All indices stand side by side, so that a small process touches few pages of them.
+pub(super) struct Tables {
+    pub groups: [Group; WORDS],
+    pub areas: [Area; SUMMARIES],
+}
+
+/// What the indices know of 64 chunks.
+pub(super) struct Group {
+    bits: [AtomicU64; 2],
+    /// See `lengths`.
+    pub lengths: [[AtomicU8; 64]; 2],
+}
+
+/// What the indices know of 64 groups.
+pub(super) struct Area {
+    bits: [AtomicU64; 2],
+    /// See `lengths`.
+    pub bounds: [[AtomicU8; 64]; 2],
 }
 
 /// An index of chunks.
@@ -69,11 +85,11 @@ fn previous_bit(end: usize, word: impl Fn(usize) -> u64) -> Option<usize> {
 
 impl Index {
     fn word(self, at: usize) -> &'static AtomicU64 {
-        &CHUNKS.words[at][self as usize]
+        &TABLES.groups[at].bits[self as usize]
     }
 
     fn summary(self, at: usize) -> &'static AtomicU64 {
-        &CHUNKS.summaries[at][self as usize]
+        &TABLES.areas[at].bits[self as usize]
     }
 
     /// Records whether chunk `chunk` belongs here. Under the buddy's lock, as all of these.
@@ -111,7 +127,7 @@ impl Index {
 }
 
 /// The first chunk from `from` on that is not wholly free, or `end`.
-pub(super) fn run_end(from: usize, end: usize) -> usize {
+pub(super) fn row_end(from: usize, end: usize) -> usize {
     next_bit(from, end, |word| !Index::Whole.word(word).load(Relaxed)).unwrap_or(end)
 }
 
@@ -148,7 +164,7 @@ mod tests {
                 let found = Index::Whole.next(at, END);
                 assert_eq!(found, (at..END).find(|&at| bits[at - FIRST]));
                 let Some(first) = found else { break };
-                let end = run_end(first, END);
+                let end = row_end(first, END);
                 assert_eq!(end, (first..END).find(|&at| !bits[at - FIRST]).unwrap_or(END));
                 assert!((first..end).all(|at| Index::Whole.has(at)));
                 at = end;

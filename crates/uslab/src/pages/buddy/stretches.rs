@@ -1,0 +1,171 @@
+//! Runs of more than a chunk: they take free pages in a row, wherever these begin and end.
+//!
+//! ```text
+//!   chunk 3       4         5         6
+//!   ▓▓▓▓░░░░░│░░░░░░░░░│░░░░░░░░░│░░░▓▓▓▓▓▓
+//!       ◀─────── a stretch, known at chunk 4 ──────▶
+//! ```
+//!
+//! The lowest stretch with room serves, so that the highest chunks become free. A stretch is known
+//! by the first chunk that begins within it: the chunk before is in use, or there is none. So each
+//! change of a chunk's ends changes two entries of the index at most. Longer runs than
+//! [`MAX_PACKED_PAGES`] start at the start of a chunk: `realloc` moves them by page tables, and huge
+//! pages back them from the start.
+
+use super::lengths::{Class, Length};
+use super::whole::{self, Index};
+use super::{Buddy, MAX_ORDER, PINNED_LEVEL};
+use crate::os::memory::Placed;
+use crate::pages::arena::{self, PageIndex};
+use crate::pages::chunk::{self, Chunk};
+use crate::pages::home::Home;
+use crate::pages::{CHUNK_PAGES, Fill, PAGE_BYTES, Run};
+use core::ops::Range;
+
+/// A run of so many pages lies anywhere: 8 MiB.
+const MAX_PACKED_PAGES: usize = 4 * CHUNK_PAGES;
+/// Upper bound of the stretches that a search looks at.
+const MAX_TRIED: usize = 64;
+
+/// A chunk within the bound. The caller holds the buddy's lock, and changes no chunk meanwhile.
+fn at<'a>(index: usize) -> &'a Chunk {
+    // SAFETY: committed, and the caller holds the lock.
+    unsafe { &*arena::chunk(index) }
+}
+
+/// The pages of the stretch across the start of chunk `index`: from the end of the chunk before, to
+/// the start of the first chunk that is not wholly free.
+fn stretch(index: usize) -> Range<usize> {
+    let committed = arena::chunks_committed();
+    let end = whole::row_end(index, committed);
+    let before = if index == 0 { 0 } else { at(index - 1).free_ends[1] };
+    let after = if end < committed { at(end).free_ends[0] } else { 0 };
+    index * CHUNK_PAGES - usize::from(before)..end * CHUNK_PAGES + usize::from(after)
+}
+
+/// Records the lengths of a chunk that changed, and stands in its list again.
+pub(super) fn note(index: usize, chunk: &mut Chunk) {
+    Length::Extent.set(index, class_of(chunk));
+    let ends = chunk.count_ends();
+    if core::mem::replace(&mut chunk.free_ends, ends) != ends {
+        let note = |start: usize| Length::Stretch.set(start, Class::of_stretch(stretch(start).len()));
+        note(whole::last_row(index));
+        match Index::Whole.has(index) {
+            true => Length::Stretch.set(index + 1, Class(0)),
+            false => note(index + 1),
+        }
+    }
+}
+
+fn class_of(chunk: &Chunk) -> Class {
+    Class::of_extent(if chunk.is_all_free() { 0 } else { chunk.longest_extent() })
+}
+
+/// Whether the indices know the longest extent of a chunk, and the stretch across its start.
+pub(super) fn is_known(index: usize, chunk: &Chunk) -> bool {
+    let class = match index > 0 && Index::Whole.has(index - 1) {
+        true => Class(0),
+        false => Class::of_stretch(stretch(index).len()),
+    };
+    Length::Extent.is(index, class_of(chunk)) && Length::Stretch.is(index, class)
+}
+
+/// Which stretches serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mapped {
+    Any,
+    /// Those without a chunk that is unmapped: the system refuses to map one.
+    All,
+}
+
+impl Buddy {
+    /// Allocates a run of more than a chunk.
+    pub(super) fn alloc_long(&mut self, pages: usize, align_order: u32) -> Option<Run> {
+        let mut mapped = Mapped::Any;
+        let (first, chunks) = loop {
+            let first = self.find_long(pages, align_order, mapped)?;
+            let chunks = first / CHUNK_PAGES..(first + pages).div_ceil(CHUNK_PAGES);
+            match self.map_again(chunks.start, chunks.len()) {
+                Placed::Mapped => break (first, chunks),
+                Placed::Taken => {}
+                Placed::Refused if mapped == Mapped::Any => mapped = Mapped::All,
+                Placed::Refused => return None,
+            }
+        };
+        let zero = self.claim_parts(first, first + pages);
+        self.note_long(chunks);
+        Some(Run { first: PageIndex(first as u32), pages, zeroed: zero == pages })
+    }
+
+    /// Finds `pages` free pages in a row, more than a chunk, of which the first lies on a boundary
+    /// of `2^align_order` pages. If there are none, it grows the arena behind its free end.
+    fn find_long(&mut self, pages: usize, align_order: u32, mapped: Mapped) -> Option<usize> {
+        let order = if pages > MAX_PACKED_PAGES { align_order.max(MAX_ORDER) } else { align_order };
+        let (base, align) = (arena::address_of(PageIndex(0)) as usize / PAGE_BYTES, 1 << order);
+        let aligned = |page: usize| (base + page).next_multiple_of(align) - base;
+        let fits = |stretch: Range<usize>| {
+            let first = aligned(stretch.start);
+            (first + pages <= stretch.end).then_some(first)
+        };
+        loop {
+            let committed = arena::chunks_committed();
+            let of_class = |class| Length::Stretch.with(class, committed).take(MAX_TRIED);
+            let find = |class| of_class(class).find_map(|index| fits(self.clipped(index, mapped)));
+            // Those of the class that are too short come first.
+            let enough = Class::of_stretch(pages + align - 1).next();
+            if let Some(first) = find(Class::of_stretch(pages)).or_else(|| find(enough)) {
+                return Some(first);
+            }
+            if mapped == Mapped::All {
+                return None;
+            }
+            // The last stretch, if it reaches the end of the arena, is followed by new chunks, unless
+            // another mapping lies between; then the search goes on behind it.
+            let first = aligned(self.clipped(whole::last_row(committed), mapped).start);
+            let end = first.checked_add(pages)?.div_ceil(CHUNK_PAGES);
+            let missing = end.checked_sub(committed).filter(|&missing| missing > 0)?;
+            self.grow(missing, missing)?;
+        }
+    }
+
+    /// The part of a stretch that may serve a long run: without pages of a policy, or of chunks in
+    /// use on another node.
+    fn clipped(&self, index: usize, mapped: Mapped) -> Range<usize> {
+        let Range { mut start, mut end } = stretch(index);
+        let is_foreign = |chunk: usize| !self.share_lists(arena::home_of_chunk(chunk), Home::here());
+        if start < index * CHUNK_PAGES && is_foreign(index - 1) {
+            start = index * CHUNK_PAGES;
+        }
+        let last = end / CHUNK_PAGES;
+        if end % CHUNK_PAGES > 0 && is_foreign(last) {
+            end = last * CHUNK_PAGES;
+        }
+        let chunks = index..end / CHUNK_PAGES;
+        let served = self.end_without_policy(chunks.start, chunks.end);
+        let is_unmapped = |&chunk: &usize| mapped == Mapped::All && at(chunk).is_unmapped;
+        let served = (chunks.start..served).find(is_unmapped).unwrap_or(served);
+        if served < chunks.end { start..served * CHUNK_PAGES } else { start..end }
+    }
+
+    /// Allocates a run of less than a chunk from any free pages in a row: no chunk has an aligned
+    /// block, and there are no more addresses. Looks at some of the chunks in use.
+    pub(super) fn alloc_anywhere(&mut self, pages: usize, fill: Fill, home: Home) -> Option<Run> {
+        let (index, first) = self.any_pages(pages, home)?;
+        let zero = self.claim(index, first, pages, fill, home);
+        Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
+    }
+
+    /// A chunk in use of `home` with `pages` free pages in a row, and the first of them.
+    fn any_pages(&self, pages: usize, home: Home) -> Option<(usize, usize)> {
+        // 2 · 2^k - 1 pages in a row contain an aligned block of 2^k.
+        let least = (pages + 1).ilog2() as usize - 1;
+        let lists = self.lists_of(home).heads.iter().take(PINNED_LEVEL);
+        let heads = lists.flat_map(|heads| heads.iter().skip(least));
+        heads.copied().find_map(|head| {
+            let chunk = |index: u32| ((index as usize) < arena::chunks_committed()).then_some(index as usize);
+            core::iter::successors(chunk(head), |&index| chunk(at(index).next))
+                .take(MAX_TRIED)
+                .find_map(|index| Some((index, chunk::find_row(&at(index).free, pages)?)))
+        })
+    }
+}
