@@ -149,8 +149,8 @@ fn runs_take_pages_with_memory_wherever_these_begin() {
         let run = cold(CHUNK_PAGES, 9);
         bytes(&run).fill(1);
         let inner = run.first.plus(3);
-        free(inner, 77, Temperature::Cold);
-        let again = cold(77, 0);
+        free(inner, 76, Temperature::Cold);
+        let again = cold(76, 0);
         // Another extent may lie at a lower address.
         let is_dirty = !again.zeroed && (again.first == inner || again.first < run.first);
         check().expect("valid");
