@@ -1,15 +1,15 @@
-//! How many free pages lie in a row: two indices by chunk, with a bound for 64 chunks.
+//! How many free pages lie in a row: two indices by chunk, with bounds for 64 and 4096 chunks.
 //!
 //! ```text
 //!   extents     0   24    0  255 │   0    3    0    0 │ …    the longest in the chunk, all with memory
 //!   stretches   0    0   17    0 │   0    0    9    0 │ …    the one across the chunk's start
-//!   bounds                ≤ 255  │             ≤ 3    │ …    one for each of the two
+//!   bounds                ≤ 255  │             ≤ 3    │ …    of each group of 64, and of 64 groups
 //! ```
 //!
 //! A length is a class, so that a byte holds it. A search returns the lowest chunks that may have
-//! enough. The bound of a group rises when a length exceeds it, and a search that finds nothing in a
-//! group lowers it. So a change costs one comparison or two, and a search of a terabyte looks at
-//! 8192 bounds at most. Guarded by the buddy's lock.
+//! enough. A length that exceeds a bound raises it, and a search that finds nothing below a bound
+//! lowers it. So a change costs a few comparisons, and a search of a terabyte looks at 128 bounds
+//! at first. Guarded by the buddy's lock.
 
 use super::whole::TABLES;
 use crate::pages::CHUNK_PAGES;
@@ -69,40 +69,58 @@ impl Length {
 
     /// The bound of a group.
     fn bound(self, group: usize) -> &'static AtomicU8 {
-        &TABLES.areas[group / 64].bounds[self as usize][group % 64]
+        &TABLES.areas[group / GROUP].bounds[self as usize][group % GROUP]
+    }
+
+    /// The bound of an area of 64 groups.
+    fn area_bound(self, area: usize) -> &'static AtomicU8 {
+        &TABLES.areas[area].most[self as usize]
     }
 
     /// Records the length of a chunk.
     pub fn set(self, chunk: usize, class: Class) {
-        if self.of(chunk).load(Relaxed) != class.0 {
-            self.of(chunk).store(class.0, Relaxed);
-            if self.bound(chunk / GROUP).load(Relaxed) < class.0 {
-                self.bound(chunk / GROUP).store(class.0, Relaxed);
-            }
+        let [length, bound, area] =
+            [self.of(chunk), self.bound(chunk / GROUP), self.area_bound(chunk / GROUP / GROUP)];
+        if length.load(Relaxed) != class.0 {
+            length.store(class.0, Relaxed);
+            [bound, area].into_iter().filter(|bound| bound.load(Relaxed) < class.0).for_each(|bound| {
+                bound.store(class.0, Relaxed);
+            });
         }
     }
 
     /// Whether that is what [`Length::set`] recorded.
     pub fn is(self, chunk: usize, class: Class) -> bool {
-        self.of(chunk).load(Relaxed) == class.0 && self.bound(chunk / GROUP).load(Relaxed) >= class.0
+        self.of(chunk).load(Relaxed) == class.0
+            && self.bound(chunk / GROUP).load(Relaxed) >= class.0
+            && self.area_bound(chunk / GROUP / GROUP).load(Relaxed) >= class.0
     }
 
     /// The chunks below `end` of that class, or a higher one, from the lowest on.
     pub fn with(self, class: Class, end: usize) -> impl Iterator<Item = usize> {
-        let groups =
-            (0..end.div_ceil(GROUP)).filter(move |&group| self.bound(group).load(Relaxed) >= class.0);
-        let chunks = groups.flat_map(move |group| {
-            let all = group * GROUP..(group + 1) * GROUP;
-            let length = move |chunk: usize| self.of(chunk).load(Relaxed);
-            let first = all.clone().find(|&chunk| length(chunk) >= class.0);
-            if first.is_none() {
-                let most = all.clone().map(length).max().unwrap_or(0);
-                self.bound(group).store(most, Relaxed);
-            }
-            (first.unwrap_or(all.end)..all.end).filter(move |&chunk| length(chunk) >= class.0)
-        });
-        chunks.take_while(move |&chunk| chunk < end)
+        (0..end.div_ceil(GROUP * GROUP))
+            .filter(move |&area| self.area_bound(area).load(Relaxed) >= class.0)
+            .flat_map(move |area| above(area, class, move |group| self.bound(group), self.area_bound(area)))
+            .flat_map(move |group| above(group, class, move |chunk| self.of(chunk), self.bound(group)))
+            .take_while(move |&chunk| chunk < end)
     }
+}
+
+/// Of the 64 entries below entry `at` of the next level, those of `class` or a higher one. If there
+/// are none, lowers their bound.
+fn above(
+    at: usize,
+    class: Class,
+    entry: impl Fn(usize) -> &'static AtomicU8 + Copy,
+    bound: &AtomicU8,
+) -> impl Iterator<Item = usize> {
+    let all = at * GROUP..(at + 1) * GROUP;
+    let length = move |at: usize| entry(at).load(Relaxed);
+    let first = all.clone().find(|&at| length(at) >= class.0);
+    if first.is_none() {
+        bound.store(all.clone().map(length).max().unwrap_or(0), Relaxed);
+    }
+    (first.unwrap_or(all.end)..all.end).filter(move |&at| length(at) >= class.0)
 }
 
 #[cfg(test)]
@@ -124,12 +142,15 @@ mod tests {
         assert_eq!(Length::Extent.with(Class::of_enough(20), high).filter(|&at| at >= low).count(), 1);
         Length::Extent.set(high, Class(0));
         assert!(Length::Extent.is(high, Class(0)) && Length::Extent.is(low, Class(10)));
-        let bound = || Length::Extent.bound(high / GROUP).load(Relaxed);
-        assert_eq!(bound(), 150);
+        let (bound, area) = (Length::Extent.bound(high / GROUP), Length::Extent.area_bound(high / 4096));
+        let bounds = || [bound, area].map(|bound| bound.load(Relaxed));
+        assert_eq!(bounds(), [150, 150]);
         assert_eq!((found(21), found(20)), (None, Some(low)));
-        assert_eq!(bound(), 0, "the search lowered the bound");
+        assert_eq!(bounds(), [0, 150], "the search lowered the bound");
+        assert_eq!(found(22), None);
+        assert_eq!(bounds(), [0, 10], "and the next one that of the area");
         Length::Extent.set(low, Class(0));
-        assert_eq!(found(2), None);
+        assert_eq!((found(2), found(2)), (None, None));
     }
 
     #[test]

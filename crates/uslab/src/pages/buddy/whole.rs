@@ -22,7 +22,13 @@ const SUMMARIES: usize = WORDS.div_ceil(64);
 #[unsafe(link_section = ".bss.uslab_tables")]
 pub(super) static TABLES: Tables = Tables {
     groups: [const { Group { bits: [const { AtomicU64::new(0) }; 2], lengths: [BYTES; 2] } }; WORDS],
-    areas: [const { Area { bits: [const { AtomicU64::new(0) }; 2], bounds: [BYTES; 2] } }; SUMMARIES],
+    areas: [const {
+        Area {
+            bits: [const { AtomicU64::new(0) }; 2],
+            bounds: [BYTES; 2],
+            most: [const { AtomicU8::new(0) }; 2],
+        }
+    }; SUMMARIES],
 };
 
 const BYTES: [AtomicU8; 64] = [const { AtomicU8::new(0) }; 64];
@@ -45,6 +51,8 @@ pub(super) struct Area {
     bits: [AtomicU64; 2],
     /// See `lengths`.
     pub bounds: [[AtomicU8; 64]; 2],
+    /// See `lengths`.
+    pub most: [AtomicU8; 2],
 }
 
 /// An index of chunks.
