@@ -517,7 +517,7 @@ impl Buddy {
         unsafe {
             let chunk = &mut *arena::chunk(index);
             let Some(order) = chunk::largest_order(&chunk.free) else {
-                stretches::note(index, chunk);
+                stretches::note(index);
                 return;
             };
             self.count_dirty(chunk, usize::wrapping_add);
@@ -538,7 +538,7 @@ impl Buddy {
                 Index::Whole.set(index, true);
                 Index::Backed.set(index, chunk.dirty_pages > 0);
             }
-            stretches::note(index, chunk);
+            stretches::note(index);
         }
         self.assert_linked(index);
     }

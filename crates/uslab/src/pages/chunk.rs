@@ -57,6 +57,8 @@ pub struct Chunk {
     /// The free pages in a row at the start and at the end, noted when the chunk last stood in its
     /// list; see `buddy/stretches.rs`.
     pub free_ends: [u16; 2],
+    /// See `buddy/lengths.rs`.
+    pub lengths: [u8; 2],
     /// Pages of sparse runs that are not charged; see `buddy/sparse.rs`.
     pub uncharged_pages: i16,
 }

@@ -1,9 +1,9 @@
-//! How many free pages lie in a row: two indices by chunk, with bounds for 64 and 4096 chunks.
+//! How many free pages lie in a row: two indices of chunks, with bounds for 8, 64 and 4096 chunks.
 //!
 //! ```text
 //!   extents     0   24    0  255 │   0    3    0    0 │ …    the longest in the chunk, all with memory
 //!   stretches   0    0   17    0 │   0    0    9    0 │ …    the one across the chunk's start
-//!   bounds                ≤ 255  │             ≤ 3    │ …    of each group of 64, and of 64 groups
+//!   bounds                ≤ 255  │             ≤ 3    │ …    of 8 chunks, of 8 of these, of 64 of these
 //! ```
 //!
 //! A length is a class, so that a byte holds it. A search returns the lowest chunks that may have
@@ -12,10 +12,14 @@
 //! at first. Guarded by the buddy's lock.
 
 use super::whole::TABLES;
-use crate::pages::CHUNK_PAGES;
+use crate::pages::{CHUNK_PAGES, arena};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-const GROUP: usize = 64;
+/// Chunks below a bound, bounds below a bound of a group, and groups below a bound of an area.
+const FANOUT: [usize; 3] = [8, 8, 64];
+/// Chunks below the bound of a group, and of an area.
+const GROUP: usize = FANOUT[0] * FANOUT[1];
+const AREA: usize = GROUP * FANOUT[2];
 
 /// An index of lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,94 +67,89 @@ impl Class {
 }
 
 impl Length {
-    fn of(self, chunk: usize) -> &'static AtomicU8 {
-        &TABLES.groups[chunk / GROUP].lengths[self as usize][chunk % GROUP]
+    /// The bound of eight chunks.
+    fn bound(self, at: usize) -> &'static AtomicU8 {
+        &TABLES.groups[at / FANOUT[1]].bounds[self as usize][at % FANOUT[1]]
     }
 
     /// The bound of a group.
-    fn bound(self, group: usize) -> &'static AtomicU8 {
-        &TABLES.areas[group / GROUP].bounds[self as usize][group % GROUP]
+    fn group_bound(self, at: usize) -> &'static AtomicU8 {
+        &TABLES.areas[at / FANOUT[2]].bounds[self as usize][at % FANOUT[2]]
     }
 
-    /// The bound of an area of 64 groups.
-    fn area_bound(self, area: usize) -> &'static AtomicU8 {
-        &TABLES.areas[area].most[self as usize]
+    /// The bound of an area.
+    fn area_bound(self, at: usize) -> &'static AtomicU8 {
+        &TABLES.areas[at].most[self as usize]
     }
 
-    /// Records the length of a chunk.
+    fn bounds(self, chunk: usize) -> [&'static AtomicU8; 3] {
+        [self.bound(chunk / FANOUT[0]), self.group_bound(chunk / GROUP), self.area_bound(chunk / AREA)]
+    }
+
+    /// The length of a chunk within the arena's bound.
+    fn of(self, chunk: usize) -> u8 {
+        // SAFETY: committed, and the caller holds the buddy's lock.
+        unsafe { (*arena::chunk(chunk)).lengths[self as usize] }
+    }
+
+    /// Records the length of a chunk within the arena's bound.
     pub fn set(self, chunk: usize, class: Class) {
-        let [length, bound, area] =
-            [self.of(chunk), self.bound(chunk / GROUP), self.area_bound(chunk / GROUP / GROUP)];
-        if length.load(Relaxed) != class.0 {
-            length.store(class.0, Relaxed);
-            [bound, area].into_iter().filter(|bound| bound.load(Relaxed) < class.0).for_each(|bound| {
-                bound.store(class.0, Relaxed);
-            });
-        }
+        // SAFETY: as above; no reference to the chunk lives.
+        unsafe { (*arena::chunk(chunk)).lengths[self as usize] = class.0 };
+        let lower = self.bounds(chunk).into_iter().filter(|bound| bound.load(Relaxed) < class.0);
+        lower.for_each(|bound| bound.store(class.0, Relaxed));
     }
 
     /// Whether that is what [`Length::set`] recorded.
     pub fn is(self, chunk: usize, class: Class) -> bool {
-        self.of(chunk).load(Relaxed) == class.0
-            && self.bound(chunk / GROUP).load(Relaxed) >= class.0
-            && self.area_bound(chunk / GROUP / GROUP).load(Relaxed) >= class.0
+        self.of(chunk) == class.0 && self.bounds(chunk).iter().all(|bound| bound.load(Relaxed) >= class.0)
     }
 
-    /// The chunks below `end` of that class, or a higher one, from the lowest on.
-    pub fn with(self, class: Class, end: usize) -> impl Iterator<Item = usize> {
-        (0..end.div_ceil(GROUP * GROUP))
-            .filter(move |&area| self.area_bound(area).load(Relaxed) >= class.0)
-            .flat_map(move |area| above(area, class, move |group| self.bound(group), self.area_bound(area)))
-            .flat_map(move |group| above(group, class, move |chunk| self.of(chunk), self.bound(group)))
-            .take_while(move |&chunk| chunk < end)
+    /// The chunks of that class, or a higher one, from the lowest on.
+    pub fn with(self, class: Class) -> impl Iterator<Item = usize> {
+        let end = arena::chunks_committed();
+        let least = class.0;
+        let chunk = move |at| if at < end { self.of(at) } else { 0 };
+        let bound = move |at| self.bound(at).load(Relaxed);
+        let group = move |at| self.group_bound(at).load(Relaxed);
+        (0..end.div_ceil(AREA))
+            .filter(move |&at| self.area_bound(at).load(Relaxed) >= least)
+            .flat_map(move |at| above(at, FANOUT[2], least, group, self.area_bound(at)))
+            .flat_map(move |at| above(at, FANOUT[1], least, bound, self.group_bound(at)))
+            .flat_map(move |at| above(at, FANOUT[0], least, chunk, self.bound(at)))
     }
 }
 
-/// Of the 64 entries below entry `at` of the next level, those of `class` or a higher one. If there
-/// are none, lowers their bound.
+/// Of the entries below entry `at` of the next level, those of at least `least`. If there are none,
+/// lowers their bound.
 fn above(
     at: usize,
-    class: Class,
-    entry: impl Fn(usize) -> &'static AtomicU8 + Copy,
+    fanout: usize,
+    least: u8,
+    length: impl Fn(usize) -> u8 + Copy,
     bound: &AtomicU8,
 ) -> impl Iterator<Item = usize> {
-    let all = at * GROUP..(at + 1) * GROUP;
-    let length = move |at: usize| entry(at).load(Relaxed);
-    let first = all.clone().find(|&at| length(at) >= class.0);
+    let all = at * fanout..(at + 1) * fanout;
+    let first = all.clone().find(|&at| length(at) >= least);
     if first.is_none() {
         bound.store(all.clone().map(length).max().unwrap_or(0), Relaxed);
     }
-    (first.unwrap_or(all.end)..all.end).filter(move |&at| length(at) >= class.0)
+    (first.unwrap_or(all.end)..all.end).filter(move |&at| length(at) >= least)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::whole::TABLES;
     use super::*;
 
-    /// Chunks far beyond those that any test commits, which the test leaves as they were.
     #[test]
-    fn the_lowest_chunk_that_is_long_enough_is_found_and_bounds_fall() {
-        let end = TABLES.groups.len() * GROUP;
-        let (low, high) = (end - 2 * GROUP + 7, end - 3);
-        let found =
-            |pages| Length::Extent.with(Class::of_enough(pages), end).find(|&at| at >= end - 2 * GROUP);
-        Length::Extent.set(low, Class::of_extent(20));
-        Length::Extent.set(high, Class::of_extent(301));
-        assert_eq!([20, 21, 300, 302].map(found), [Some(low), Some(high), Some(high), None]);
-        assert_eq!(Length::Extent.with(Class::of_enough(20), end).filter(|&at| at >= low).count(), 2);
-        assert_eq!(Length::Extent.with(Class::of_enough(20), high).filter(|&at| at >= low).count(), 1);
-        Length::Extent.set(high, Class(0));
-        assert!(Length::Extent.is(high, Class(0)) && Length::Extent.is(low, Class(10)));
-        let (bound, area) = (Length::Extent.bound(high / GROUP), Length::Extent.area_bound(high / 4096));
-        let bounds = || [bound, area].map(|bound| bound.load(Relaxed));
-        assert_eq!(bounds(), [150, 150]);
-        assert_eq!((found(21), found(20)), (None, Some(low)));
-        assert_eq!(bounds(), [0, 150], "the search lowered the bound");
-        assert_eq!(found(22), None);
-        assert_eq!(bounds(), [0, 10], "and the next one that of the area");
-        Length::Extent.set(low, Class(0));
-        assert_eq!((found(2), found(2)), (None, None));
+    fn entries_that_are_long_enough_are_found_and_bounds_fall() {
+        let lengths = [0, 9, 0, 3, 0, 7, 0, 0, 255, 1];
+        let bound = AtomicU8::new(255);
+        let found = |at, least| above(at, 8, least, |at| lengths.get(at).copied().unwrap_or(0), &bound);
+        assert!(found(0, 4).eq([1, 5]) && found(0, 9).eq([1]) && found(1, 1).eq([8, 9]));
+        assert_eq!(bound.load(Relaxed), 255);
+        assert_eq!(found(0, 10).next(), None);
+        assert_eq!(bound.load(Relaxed), 9, "the search lowered the bound");
     }
 
     #[test]

@@ -45,10 +45,7 @@ impl Buddy {
             return None;
         }
         let is_own = |&index: &usize| self.share_lists(arena::home_of_chunk(index), home);
-        let index = Length::Extent
-            .with(Class::of_enough(pages), arena::chunks_committed())
-            .take(MAX_TRIED)
-            .find(is_own)?;
+        let index = Length::Extent.with(Class::of_enough(pages)).take(MAX_TRIED).find(is_own)?;
         let index = self.whole_index(index)?;
         Some((index, at(index).extent(pages)?))
     }

@@ -44,16 +44,28 @@ fn stretch(index: usize) -> Range<usize> {
 }
 
 /// Records the lengths of a chunk that changed, and stands in its list again.
-pub(super) fn note(index: usize, chunk: &mut Chunk) {
-    Length::Extent.set(index, class_of(chunk));
-    let ends = chunk.count_ends();
-    if core::mem::replace(&mut chunk.free_ends, ends) != ends {
-        let note = |start: usize| Length::Stretch.set(start, Class::of_stretch(stretch(start).len()));
-        note(whole::last_row(index));
-        match Index::Whole.has(index) {
-            true => Length::Stretch.set(index + 1, Class(0)),
-            false => note(index + 1),
+pub(super) fn note(index: usize) {
+    Length::Extent.set(index, class_of(at(index)));
+    let ends = at(index).count_ends();
+    if at(index).free_ends != ends {
+        // SAFETY: committed, and the caller holds the lock; no reference to the chunk lives.
+        unsafe { (*arena::chunk(index)).free_ends = ends };
+        note_stretch(whole::last_row(index));
+        if index + 1 < arena::chunks_committed() {
+            note_stretch(index + 1);
         }
+    }
+}
+
+fn note_stretch(index: usize) {
+    Length::Stretch.set(index, class_at(index));
+}
+
+/// The class of the stretch across the start of chunk `index`, if it is known there.
+fn class_at(index: usize) -> Class {
+    match index > 0 && Index::Whole.has(index - 1) {
+        true => Class(0),
+        false => Class::of_stretch(stretch(index).len()),
     }
 }
 
@@ -63,11 +75,7 @@ fn class_of(chunk: &Chunk) -> Class {
 
 /// Whether the indices know the longest extent of a chunk, and the stretch across its start.
 pub(super) fn is_known(index: usize, chunk: &Chunk) -> bool {
-    let class = match index > 0 && Index::Whole.has(index - 1) {
-        true => Class(0),
-        false => Class::of_stretch(stretch(index).len()),
-    };
-    Length::Extent.is(index, class_of(chunk)) && Length::Stretch.is(index, class)
+    Length::Extent.is(index, class_of(chunk)) && Length::Stretch.is(index, class_at(index))
 }
 
 /// Which stretches serve.
@@ -109,7 +117,7 @@ impl Buddy {
         };
         loop {
             let committed = arena::chunks_committed();
-            let of_class = |class| Length::Stretch.with(class, committed).take(MAX_TRIED);
+            let of_class = |class| Length::Stretch.with(class).take(MAX_TRIED);
             let find = |class| of_class(class).find_map(|index| fits(self.clipped(index, mapped)));
             // Those of the class that are too short come first.
             let enough = Class::of_stretch(pages + align - 1).next();

@@ -17,21 +17,11 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 const WORDS: usize = (MAX_DATA_BYTES / CHUNK_BYTES).div_ceil(64);
 const SUMMARIES: usize = WORDS.div_ceil(64);
 
-/// Static memory of zeroes, of which a page is touched for each 3.5 GiB of the arena, and another
+/// Static memory of zeroes, of which a page is touched for each 16 GiB of the arena, and another
 /// one. In the section of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]
-pub(super) static TABLES: Tables = Tables {
-    groups: [const { Group { bits: [const { AtomicU64::new(0) }; 2], lengths: [BYTES; 2] } }; WORDS],
-    areas: [const {
-        Area {
-            bits: [const { AtomicU64::new(0) }; 2],
-            bounds: [BYTES; 2],
-            most: [const { AtomicU8::new(0) }; 2],
-        }
-    }; SUMMARIES],
-};
-
-const BYTES: [AtomicU8; 64] = [const { AtomicU8::new(0) }; 64];
+pub(super) static TABLES: Tables =
+    Tables { groups: [const { Group::NEW }; WORDS], areas: [const { Area::NEW }; SUMMARIES] };
 
 /// All indices stand side by side, so that a small process touches few pages of them.
 pub(super) struct Tables {
@@ -43,7 +33,7 @@ pub(super) struct Tables {
 pub(super) struct Group {
     bits: [AtomicU64; 2],
     /// See `lengths`.
-    pub lengths: [[AtomicU8; 64]; 2],
+    pub bounds: [[AtomicU8; 8]; 2],
 }
 
 /// What the indices know of 64 groups.
@@ -53,6 +43,21 @@ pub(super) struct Area {
     pub bounds: [[AtomicU8; 64]; 2],
     /// See `lengths`.
     pub most: [AtomicU8; 2],
+}
+
+impl Group {
+    const NEW: Group = Group {
+        bits: [const { AtomicU64::new(0) }; 2],
+        bounds: [const { [const { AtomicU8::new(0) }; 8] }; 2],
+    };
+}
+
+impl Area {
+    const NEW: Area = Area {
+        bits: [const { AtomicU64::new(0) }; 2],
+        bounds: [const { [const { AtomicU8::new(0) }; 64] }; 2],
+        most: [const { AtomicU8::new(0) }; 2],
+    };
 }
 
 /// An index of chunks.
