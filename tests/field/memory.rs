@@ -18,6 +18,7 @@ both_modes!(
     address_space_start => works_in_256_mib,
     in_the_way => |mode| run("in_the_way", &[], mode),
     sparse => |mode| run("sparse", &[], mode),
+    mixed => |mode| run("mixed", &[], mode),
     divided => |mode| run("divided", &[], mode),
     tables => |mode| run("tables", &[], mode),
     code => code_that_is_not_run_is_not_resident,

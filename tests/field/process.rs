@@ -28,6 +28,7 @@ both_modes! {
         run("handler_forks", &["20", "40"], mode);
     },
     raw_clone_has_its_own_thread => |mode| run("raw_clone", &["thread"], mode),
+    clone_ends_with_its_function => |mode| run("raw_clone", &["returns"], mode),
     fork_child_has_no_descriptors => has_no_descriptors,
     deepbind_is_taken_off => |mode| run_deepbind(mode, false, "same malloc"),
     deepbind_on_demand => |mode| run_deepbind(mode, true, "other malloc"),

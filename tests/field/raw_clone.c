@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -66,6 +67,21 @@ static void has_its_own_thread(int wanted) {
     CHECK(threads() == wanted);
 }
 
+static int grows(void *wanted) {
+    alarm(LIMIT_S);
+    CHECK(grow_until_threads(*(int *)wanted));
+    return 7;
+}
+
+/* A child of the C library's function, whose memory is a copy, ends when its function returns. */
+static void returns(int wanted) {
+    static char stack[1 << 18];
+    int status = -1;
+    pid_t child = clone(grows, stack + sizeof stack, SIGCHLD, &wanted);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
 /* The lowest number of the library's descriptors; the program's are below. */
 enum { KEPT_FROM = 64 };
 
@@ -113,6 +129,8 @@ int main(int argc, char **argv) {
     inherited = kept();
     if (strcmp(argv[1], "thread") == 0)
         has_its_own_thread(wanted);
+    else if (strcmp(argv[1], "returns") == 0)
+        returns(wanted);
     else if (strcmp(argv[1], "descriptors") == 0)
         has_no_descriptors(wanted);
     else

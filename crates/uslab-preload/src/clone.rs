@@ -7,7 +7,10 @@
 //!                                     └─ child, on a stack of its own: in_child(lent) ─ function
 //! ```
 //!
-//! All other calls go to the C library as they are.
+//! A child with a copy of the memory may start the background thread, for which a return from its
+//! function is no end of the process: the C library ends the thread alone. So such a child ends the
+//! process when its function returns, unless it has other threads. All other calls go to the C
+//! library as they are.
 
 use core::ffi::{c_int, c_void};
 use uslab::internal::entry as malloc;
@@ -29,7 +32,15 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What the child begins with. It lies on the stack of the parent, which is suspended.
+/// What a child with a copy of the memory begins with. It lies on the parent's stack, of which the
+/// child has a copy, too.
+struct Copied {
+    start: Start,
+    argument: *mut c_void,
+}
+
+/// What a child that shares the memory begins with. It lies on the stack of the parent, which is
+/// suspended.
 struct Child {
     lent: Lent,
     start: Start,
@@ -57,12 +68,22 @@ pub unsafe extern "C" fn clone(
         // SAFETY: the caller's promise.
         unsafe { __clone(start, stack, flags, argument, parent_id, tls, child_id) }
     };
+    let call_copied = |start: Option<Start>, flags| match start {
+        Some(start) if !stack.is_null() => {
+            let copied = Copied { start, argument };
+            call(Some(begin_copied as Start), flags, (&raw const copied).cast_mut().cast())
+        }
+        _ => call(start, flags, argument),
+    };
+    if flags & (libc::CLONE_VM | libc::CLONE_THREAD) == 0 {
+        return call_copied(start, flags);
+    }
     let Some(function) = start.filter(|_| shares_block && !stack.is_null()) else {
         return call(start, flags, argument);
     };
     malloc::choose_mode();
     let copied = flags & !(libc::CLONE_VM | libc::CLONE_SIGHAND);
-    let Some(lent) = lend::begin() else { return call(start, copied, argument) };
+    let Some(lent) = lend::begin() else { return call_copied(start, copied) };
     let child = Child { lent, start: function, argument };
     let id = call(Some(begin_child), flags, (&raw const child).cast_mut().cast());
     // SAFETY: the calling thread's own cell.
@@ -70,11 +91,21 @@ pub unsafe extern "C" fn clone(
     if !lend::in_parent(&lent) {
         // The child has ended before it called the function.
         uslab::internal::calls::wait_for(id, &mut 0, libc::__WALL);
-        return call(start, copied, argument);
+        return call_copied(start, copied);
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     id
+}
+
+extern "C" fn begin_copied(copied: *mut c_void) -> c_int {
+    // SAFETY: `clone` passes a `Copied`, of which this process has a copy at the same address.
+    let Copied { start, argument } = unsafe { copied.cast::<Copied>().read() };
+    let status = start(argument);
+    if !uslab::internal::has_threads_of_the_program() {
+        super::lifecycle::_exit(status);
+    }
+    status
 }
 
 extern "C" fn begin_child(child: *mut c_void) -> c_int {

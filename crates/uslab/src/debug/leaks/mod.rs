@@ -23,6 +23,8 @@ mod roots;
 mod search;
 mod stacks;
 
+pub use search::has_threads_of_the_program;
+
 use crate::cache::{registry, start};
 use crate::os;
 use crate::os::config::AtExit;
