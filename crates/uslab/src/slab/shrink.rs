@@ -21,8 +21,8 @@ const MAX_EMPTY_CPU_BYTES: usize = 128 << 10;
 const MIN_EMPTY_BYTES: usize = 256 << 10;
 /// For slabs of fewer objects, and for those with a constructor, which would run again.
 const MAX_EMPTY_BYTES: usize = 64 << 20;
-/// For slabs that are runs, for each CPU in use. Other runs can use the pages of those released: each
-/// of 20 classes would hold back its own.
+/// For slabs that are runs, for each CPU in use. Other runs can use the pages of those released:
+/// each of 20 classes would hold back its own.
 const MAX_EMPTY_RUN_CPU_BYTES: usize = 512 << 10;
 /// The least such bound.
 const MIN_EMPTY_RUN_BYTES: usize = 1 << 20;

@@ -24,8 +24,8 @@ const AREA: usize = GROUP * FANOUT[2];
 /// An index of lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Length {
-    /// Of the longest extent in the chunk (see [`super::Chunk::longest_extent`]). Wholly free chunks
-    /// have none.
+    /// Of the longest extent in the chunk (see [`super::Chunk::longest_extent`]). Wholly free
+    /// chunks have none.
     Extent,
     /// Of the free pages in a row across the chunk's start, where the chunk before is not wholly
     /// free (see `stretches`).

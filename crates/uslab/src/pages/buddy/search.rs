@@ -37,9 +37,9 @@ impl Buddy {
         self.whole_index(index)
     }
 
-    /// The lowest extent for a run that needs no alignment, in a chunk of `home` that is in use: the
-    /// chunk, and the first page in it. `None` for runs of up to [`MIN_EXTENT_PAGES`] pages: those
-    /// of slabs, which lie on a multiple of their size.
+    /// The lowest extent for a run that needs no alignment, in a chunk of `home` that is in use:
+    /// the chunk, and the first page in it. `None` for runs of up to [`MIN_EXTENT_PAGES`] pages:
+    /// those of slabs, which lie on a multiple of their size.
     pub(super) fn lowest_extent(&self, pages: usize, align_order: u32, home: Home) -> Option<(usize, usize)> {
         if align_order > 0 || pages <= MIN_EXTENT_PAGES || pages >= CHUNK_PAGES {
             return None;

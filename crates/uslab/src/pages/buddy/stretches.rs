@@ -9,8 +9,8 @@
 //! The lowest stretch with room serves, so that the highest chunks become free. A stretch is known
 //! by the first chunk that begins within it: the chunk before is in use, or there is none. So each
 //! change of a chunk's ends changes two entries of the index at most. Longer runs than
-//! [`MAX_PACKED_PAGES`] start at the start of a chunk: `realloc` moves them by page tables, and huge
-//! pages back them from the start.
+//! [`MAX_PACKED_PAGES`] start at the start of a chunk: `realloc` moves them by page tables, and
+//! huge pages back them from the start.
 
 use super::lengths::{Class, Length};
 use super::whole::{self, Index};
@@ -127,8 +127,8 @@ impl Buddy {
             if mapped == Mapped::All {
                 return None;
             }
-            // The last stretch, if it reaches the end of the arena, is followed by new chunks, unless
-            // another mapping lies between; then the search goes on behind it.
+            // The last stretch, if it reaches the end of the arena, is followed by new chunks,
+            // unless another mapping lies between; then the search goes on behind it.
             let first = aligned(self.clipped(whole::last_row(committed), mapped).start);
             let end = first.checked_add(pages)?.div_ceil(CHUNK_PAGES);
             let missing = end.checked_sub(committed).filter(|&missing| missing > 0)?;

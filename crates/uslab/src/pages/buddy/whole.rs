@@ -21,7 +21,7 @@ const SUMMARIES: usize = WORDS.div_ceil(64);
 /// one. In the section of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]
 pub(super) static TABLES: Tables =
-    Tables { groups: [const { Group::NEW }; WORDS], areas: [const { Area::NEW }; SUMMARIES] };
+    Tables { groups: [const { Group::new() }; WORDS], areas: [const { Area::new() }; SUMMARIES] };
 
 /// All indices stand side by side, so that a small process touches few pages of them.
 pub(super) struct Tables {
@@ -46,18 +46,22 @@ pub(super) struct Area {
 }
 
 impl Group {
-    const NEW: Group = Group {
-        bits: [const { AtomicU64::new(0) }; 2],
-        bounds: [const { [const { AtomicU8::new(0) }; 8] }; 2],
-    };
+    const fn new() -> Group {
+        Group {
+            bits: [const { AtomicU64::new(0) }; 2],
+            bounds: [const { [const { AtomicU8::new(0) }; 8] }; 2],
+        }
+    }
 }
 
 impl Area {
-    const NEW: Area = Area {
-        bits: [const { AtomicU64::new(0) }; 2],
-        bounds: [const { [const { AtomicU8::new(0) }; 64] }; 2],
-        most: [const { AtomicU8::new(0) }; 2],
-    };
+    const fn new() -> Area {
+        Area {
+            bits: [const { AtomicU64::new(0) }; 2],
+            bounds: [const { [const { AtomicU8::new(0) }; 64] }; 2],
+            most: [const { AtomicU8::new(0) }; 2],
+        }
+    }
 }
 
 /// An index of chunks.
