@@ -129,9 +129,13 @@ impl Buddy {
             }
             // The last stretch, if it reaches the end of the arena, is followed by new chunks,
             // unless another mapping lies between; then the search goes on behind it.
-            let first = aligned(self.clipped(whole::last_row(committed), mapped).start);
-            let end = first.checked_add(pages)?.div_ceil(CHUNK_PAGES);
-            let missing = end.checked_sub(committed).filter(|&missing| missing > 0)?;
+            let (last, bound) = (self.clipped(whole::last_row(committed), mapped), committed * CHUNK_PAGES);
+            let first = aligned(if last.end == bound { last.start } else { bound });
+            let end = first.checked_add(pages)?;
+            if end <= bound {
+                return Some(first);
+            }
+            let missing = end.div_ceil(CHUNK_PAGES) - committed;
             self.grow(missing, missing)?;
         }
     }
