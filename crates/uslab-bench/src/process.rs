@@ -9,7 +9,7 @@
 //! [`Running`] is dropped.
 
 use crate::measure::Sample;
-use crate::resident::Watch;
+use crate::resident::{self, Watch};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group};
 use rustix::process::{set_parent_process_death_signal, waitid};
 use std::fs::File;
@@ -27,7 +27,7 @@ pub struct Usage {
     pub user_s: f64,
     pub system_s: f64,
     pub peak_bytes: f64,
-    /// Of a program that was watched, and ran long enough to be read.
+    /// Of a program that was watched. One too short to be read has its peak here.
     pub mean_bytes: Option<f64>,
 }
 
@@ -165,13 +165,16 @@ impl Running {
         self.ended = true;
         let elapsed_s = self.started.elapsed().as_secs_f64();
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        // Linux counts KiB.
+        let peak_bytes = usage.ru_maxrss as f64 * 1024.0;
+        let is_short = elapsed_s < resident::SHORT.as_secs_f64();
+        let mean_of = |watch: Watch| watch.mean_bytes().or(is_short.then_some(peak_bytes));
         let usage = Usage {
             elapsed_s,
             user_s: seconds(usage.ru_utime),
             system_s: seconds(usage.ru_stime),
-            // Linux counts KiB.
-            peak_bytes: usage.ru_maxrss as f64 * 1024.0,
-            mean_bytes: self.watch.take().and_then(Watch::mean_bytes),
+            peak_bytes,
+            mean_bytes: self.watch.take().and_then(mean_of),
         };
         Ok((ExitStatus::from_raw(status), usage))
     }
@@ -222,6 +225,15 @@ mod tests {
         assert!(usage.elapsed_s > 0.0 && usage.peak_bytes > 0.0);
         let sample = usage.sample();
         assert_eq!((sample.value, sample.extra["peak_bytes"]), (usage.elapsed_s, usage.peak_bytes));
+    }
+
+    #[test]
+    fn only_a_watched_program_has_a_mean_and_a_short_one_has_its_peak() {
+        assert_eq!(run(sh("exit 0")).unwrap().mean_bytes, None);
+        let short = run_watched(sh("exit 0")).unwrap();
+        assert!(short.mean_bytes.is_some_and(|bytes| bytes > 0.0 && bytes <= short.peak_bytes), "{short:?}");
+        let long = run_watched(sh("sleep 0.3")).unwrap();
+        assert!(long.mean_bytes.is_some_and(|bytes| bytes > 0.0), "{long:?}");
     }
 
     #[test]

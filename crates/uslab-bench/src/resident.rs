@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// How often the watching thread reads.
 const EVERY: Duration = Duration::from_millis(20);
 
+/// A run shorter than this may end before the watching thread, which may be late, reads it once.
+pub const SHORT: Duration = EVERY.saturating_mul(5);
+
 /// The most processes of a tree that are read; a build has some tens.
 const MAX_PROCESSES: usize = 256;
 

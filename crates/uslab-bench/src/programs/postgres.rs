@@ -71,7 +71,7 @@ fn run(place: &Place) -> Result<Usage, String> {
         psql.args(arguments);
         Ok(unprivileged(psql))
     };
-    let server = process::start(unprivileged(server))?;
+    let server = process::start(unprivileged(server))?.watched();
     server.wait_until(START_LIMIT, || psql(&["-c", "SELECT 1"]).and_then(process::run).is_ok())?;
     let client = process::run(psql(&["-f", "script.sql"])?)?;
     let mut stop = place.plain(&path_of("pg_ctl"), "postgresql")?;

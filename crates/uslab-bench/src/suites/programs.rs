@@ -108,7 +108,7 @@ fn runs_of(workload: &'static Workload, context: &Context) -> Lanes {
 
 fn row(workload: &Workload, reading: &'static Reading, runs: &Lanes, context: &Context) -> RowPlan {
     let lanes = runs.iter().map(|(library, role, runs)| {
-        runs.lane(library.name, *role, |sample| Ok(Sample::of(read(reading, sample))))
+        runs.lane(library.name, *role, |sample| Ok(Sample::of(read(reading, sample)?)))
     });
     let lanes = lanes.collect();
     let scale = context.options.scale();
@@ -118,16 +118,17 @@ fn row(workload: &Workload, reading: &'static Reading, runs: &Lanes, context: &C
     Row { unit: reading.unit, live: 0, target: reading.target, ..row }.by(Method::Runs(times, lanes))
 }
 
-/// A run too short for a tick of its clock, or to be read once, has a figure above nothing all the
-/// same.
-pub(super) fn read(reading: &Reading, sample: &Sample) -> f64 {
-    let extra = |name: &&str| sample.extra.get(*name).copied();
-    let sum: f64 = reading.of.iter().filter_map(extra).sum();
-    match reading.unit {
-        _ if reading.of.is_empty() => sample.value,
-        Unit::Bytes if sum == 0.0 => sample.extra["peak_bytes"],
-        _ => sum.max(1e-6),
+/// A run too short for a tick of its clock has a figure above nothing all the same. A run without
+/// one of the extras has no figure: no other reading may stand for it.
+pub(super) fn read(reading: &Reading, sample: &Sample) -> Result<f64, String> {
+    if reading.of.is_empty() {
+        return Ok(sample.value);
     }
+    let extra = |name: &&str| {
+        sample.extra.get(*name).copied().ok_or_else(|| format!("the run has no reading {name}"))
+    };
+    let figures: Vec<f64> = reading.of.iter().map(extra).collect::<Result<_, _>>()?;
+    Ok(figures.iter().sum::<f64>().max(1e-6))
 }
 
 /// How many programs meet what is asked of all together, and where each allocator stands.
@@ -189,17 +190,18 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_sums_its_extras_and_is_never_nothing() {
+    fn a_reading_sums_its_extras_is_never_nothing_and_takes_no_other() {
         let mut sample = Sample::of(9.0);
         for (name, value) in [("user_s", 1.5), ("system_s", 0.25), ("peak_bytes", 4096.0)] {
             sample.extra.insert(name.into(), value);
         }
-        assert_eq!(read(&CPU, &sample), 1.75);
-        assert_eq!((read(&PEAK, &sample), read(&MEAN, &sample)), (4096.0, 4096.0));
+        assert_eq!(read(&CPU, &sample), Ok(1.75));
+        assert_eq!(read(&PEAK, &sample), Ok(4096.0));
+        assert!(read(&MEAN, &sample).unwrap_err().contains("mean_bytes"));
         sample.extra.insert("mean_bytes".into(), 1024.0);
-        assert_eq!(read(&MEAN, &sample), 1024.0);
+        assert_eq!(read(&MEAN, &sample), Ok(1024.0));
         sample.extra.insert("user_s".into(), 0.0);
         sample.extra.insert("system_s".into(), 0.0);
-        assert!(read(&CPU, &sample) > 0.0);
+        assert!(read(&CPU, &sample).unwrap() > 0.0);
     }
 }

@@ -107,7 +107,7 @@ fn rows_of(workload: &'static Workload, setting: &'static Setting, context: &Con
     let [cpu, peak, mean] = setting.groups;
     [(&CPU, cpu, Some(setting.target)), (&PEAK, peak, None), (&MEAN, mean, None)].map(
         |(reading, group, target)| {
-            let read = |sample: &Sample| Ok(Sample::of(read(reading, sample)));
+            let read = |sample: &Sample| Ok(Sample::of(read(reading, sample)?));
             let lanes = runs.iter().map(|(name, role, runs)| runs.lane(name, *role, read)).collect();
             let id = format!("{}/{}/{}", setting.id, workload.name, reading.id);
             let row = Row::new(id, group, (workload.title)(scale));
