@@ -145,6 +145,7 @@ fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<Report, 
     // Read before the rounds, which would raise the load average.
     let mut machine = Machine::read(&context.cpus, &clock);
     let rows = plans.iter().map(|(_, rows)| rows.len()).sum();
+    let started = SystemTime::now().duration_since(UNIX_EPOCH);
     stop::watch()?;
     let session = Session::start(rows);
     let mut runs = Vec::new();
@@ -159,7 +160,7 @@ fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<Report, 
     Ok(Report {
         tool: "uslab-bench".into(),
         schema: SCHEMA,
-        started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        started_unix_s: started.map_or(0, |since| since.as_secs()),
         machine,
         build: Build::this(),
         options: context.options.clone(),

@@ -100,8 +100,9 @@ pub fn run(entry: &Entry, load: &Load) -> Result<Sample, String> {
         done.store(true, Relaxed);
         (readings, sampler.join().expect("the sampler does nothing that fails"))
     });
-    let left_pages = left_pages(&slots, &objects, load) * PAGE_BYTES as u64;
+    // Before the pages are counted, which allocates.
     let peak = peak_bytes().map_err(|error| format!("cannot read /proc/self/status: {error}"))?;
+    let left_pages = left_pages(&slots, &objects, load) * PAGE_BYTES as u64;
     let mut sample = readings.sample(&course[..points], peak, &objects, load);
     sample.extra.insert(LEFT_PAGES.into(), left_pages as f64);
     Ok(sample)
