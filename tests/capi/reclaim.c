@@ -1,6 +1,8 @@
 /* Shrinkers, figures, and structures of other versions: the guarantees of the header. */
 #include "check.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <uslab.h>
 
@@ -99,6 +101,59 @@ static void shrinkers(void)
     CHECK(one.n < sizeof one.entry / sizeof *one.entry && one.n > 0);
     uslab_cache_free_bulk(one.cache, one.n, one.entry);
     CHECK(uslab_cache_destroy(one.cache) == 0);
+}
+
+/* A shrinker whose callback runs while another thread unregisters it. */
+static uslab_shrinker *watched;
+static int is_inside, is_ending;
+
+static size_t one_entry(void *context, const uslab_shrink_control *control)
+{
+    (void)context;
+    (void)control;
+    return 1;
+}
+
+static size_t slow_scan(void *context, const uslab_shrink_control *control)
+{
+    void *reused[100];
+    size_t i;
+    (void)context;
+    (void)control;
+    __atomic_store_n(&is_inside, 1, __ATOMIC_RELEASE);
+    while (!__atomic_load_n(&is_ending, __ATOMIC_ACQUIRE)) (void)sched_yield();
+    for (i = 0; i < 1000; i++) (void)sched_yield();
+    /* Memory of an ended handle would be used again here. */
+    for (i = 0; i < 100; i++) CHECK((reused[i] = uslab_aligned_alloc(64, 128)) != NULL);
+    for (i = 0; i < 100; i++) memset(reused[i], 0x5a, 128);
+    CHECK(uslab_shrinker_note_refaults(watched, 1) == 0);
+    CHECK(uslab_shrinker_set_miss_cost_ns(watched, 1) == 0);
+    for (i = 0; i < 100; i++) uslab_free(reused[i]);
+    return 1;
+}
+
+static void *reclaim_all(void *unused)
+{
+    (void)uslab_reclaim((size_t)-1);
+    return unused;
+}
+
+/* A callback uses its handle for as long as it runs. */
+static void unregistered_meanwhile(void)
+{
+    uslab_shrinker_options options;
+    pthread_t thread;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    options.count = one_entry;
+    options.scan = slow_scan;
+    watched = uslab_shrinker_register("meanwhile", &options);
+    CHECK(watched != NULL && pthread_create(&thread, NULL, reclaim_all, NULL) == 0);
+    while (!__atomic_load_n(&is_inside, __ATOMIC_ACQUIRE)) (void)sched_yield();
+    __atomic_store_n(&is_ending, 1, __ATOMIC_RELEASE);
+    errno = 0;
+    uslab_shrinker_unregister(watched);
+    CHECK(errno == 0 && pthread_join(thread, NULL) == 0);
 }
 
 /* A shrinker that must not be called while `forbidden`. */
@@ -313,5 +368,6 @@ int main(void)
     limits();
     figures();
     versions();
+    unregistered_meanwhile();
     return ended();
 }

@@ -86,9 +86,20 @@ impl<T: Kind> Handle<T> {
         unsafe {
             Self::get(handle)?;
             let value = (&raw const (*handle).value).read();
+            Self::release(handle);
+            Some(value)
+        }
+    }
+
+    /// Ends a handle whose value was moved out, or is never dropped.
+    ///
+    /// # Safety
+    /// `handle` must be a live handle that no thread uses any more.
+    pub unsafe fn release(handle: *mut Handle<T>) {
+        // SAFETY: the caller's promise; the memory is of this library's malloc.
+        unsafe {
             (&raw mut (*handle).kind).write(0);
             malloc::free(handle.cast());
-            Some(value)
         }
     }
 }

@@ -7,15 +7,39 @@ use crate::abi::{
 use crate::handle::{self, Handle, Kind};
 use crate::{failure, versioned};
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 use core::time::Duration;
 use uslab::internal::errno;
 use uslab::{HugePages, Registration, Scan, ShrinkControl, Shrinker};
 
-/// The caller's two functions, as a [`Shrinker`].
+/// The caller's two functions, as a [`Shrinker`]. The library drops it when neither runs any more.
+/// The handle ends then: a callback may use it for as long as it runs, also while another thread
+/// unregisters the shrinker.
 pub struct Callbacks {
     count: ShrinkCallback,
     scan: ShrinkCallback,
     context: *mut c_void,
+    /// Null until registered.
+    handle: AtomicPtr<Object>,
+}
+
+impl Drop for Callbacks {
+    fn drop(&mut self) {
+        let handle = *self.handle.get_mut();
+        if !handle.is_null() {
+            // SAFETY: `register` stored the handle, and no other code ends it. The caller's
+            // promise: the thread that unregisters is the last to use it, but for callbacks.
+            unsafe { Handle::release(handle) };
+        }
+    }
+}
+
+/// A shrinker that a handle stands for.
+pub struct Registered {
+    registration: Registration<Callbacks>,
+    /// Some thread unregisters it.
+    is_ending: AtomicBool,
 }
 
 // SAFETY: the header requires that any thread may call the functions with the context.
@@ -47,12 +71,12 @@ fn as_c(control: &ShrinkControl) -> abi::ShrinkControl {
     abi::ShrinkControl { nr_to_scan: control.nr_to_scan, priority: control.priority, flags: control.flags }
 }
 
-impl Kind for Registration<Callbacks> {
+impl Kind for Registered {
     const KIND: u64 = u64::from_le_bytes(*b"uslabshk");
 }
 
 /// The C type.
-type Object = Handle<Registration<Callbacks>>;
+type Object = Handle<Registered>;
 
 /// # Safety
 /// `name` must be a string, `options` as many bytes as their `type_size` says, and their functions
@@ -86,10 +110,16 @@ unsafe fn register(name: *const c_char, options: *const ShrinkerOptions) -> Resu
         },
         batch: if options.batch == 0 { defaults.batch } else { options.batch as usize },
     };
-    let callbacks = Callbacks { count, scan, context: options.context };
+    let handle = AtomicPtr::new(ptr::null_mut());
+    let callbacks = Callbacks { count, scan, context: options.context, handle };
     let registration = uslab::register_shrinker(name, known, callbacks).map_err(|_| libc::ENOMEM)?;
+    let registered = Registered { registration, is_ending: AtomicBool::new(false) };
     // Without memory, `make` returns the registration, and its drop unregisters.
-    Handle::make(registration).map_err(|_| libc::ENOMEM)
+    let handle = Handle::make(registered).map_err(|_| libc::ENOMEM)?;
+    // SAFETY: a live handle, which no other thread knows.
+    let registered = unsafe { &(*handle).value };
+    registered.registration.handle.store(handle, Relaxed);
+    Ok(handle)
 }
 
 /// # Safety
@@ -100,13 +130,15 @@ unsafe extern "C" fn uslab_shrinker_unregister(shrinker: *mut Object) {
         return;
     }
     // SAFETY: the caller's promise.
-    match unsafe { Handle::take(shrinker) } {
-        Some(registration) => {
-            if !registration.unregister() {
-                errno::set(libc::EDEADLK);
-            }
-        }
-        None => errno::set(libc::EINVAL),
+    let registered = unsafe { Handle::get(shrinker) };
+    let Some(registered) = registered.filter(|registered| !registered.is_ending.swap(true, Relaxed)) else {
+        return errno::set(libc::EINVAL);
+    };
+    // SAFETY: it is moved out once, since the flag is set once, and the handle does not drop it.
+    let registration = unsafe { (&raw const registered.registration).read() };
+    // From here on the handle may end: the callbacks are dropped as soon as none runs.
+    if !registration.unregister() {
+        errno::set(libc::EDEADLK);
     }
 }
 
@@ -116,8 +148,8 @@ unsafe extern "C" fn uslab_shrinker_unregister(shrinker: *mut Object) {
 unsafe extern "C" fn uslab_shrinker_set_miss_cost_ns(shrinker: *const Object, cost_ns: u64) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { Handle::get(shrinker) } {
-        Some(registration) => {
-            registration.set_miss_cost_ns(cost_ns);
+        Some(registered) => {
+            registered.registration.set_miss_cost_ns(cost_ns);
             0
         }
         None => failure::code(libc::EINVAL),
@@ -130,8 +162,8 @@ unsafe extern "C" fn uslab_shrinker_set_miss_cost_ns(shrinker: *const Object, co
 unsafe extern "C" fn uslab_shrinker_note_refaults(shrinker: *const Object, entries: u64) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { Handle::get(shrinker) } {
-        Some(registration) => {
-            registration.note_refaults(entries);
+        Some(registered) => {
+            registered.registration.note_refaults(entries);
             0
         }
         None => failure::code(libc::EINVAL),
