@@ -184,6 +184,9 @@ static void sizes(void)
     void *object = uslab_malloc(100);
     size_t most = hidden((size_t)-1), half = hidden((size_t)-1 / 2), i;
     CHECK(cache != NULL && heap != NULL && sheaf != NULL && object != NULL);
+    /* An unknown flag is refused before the store is found empty. */
+    CHECK_FAILS(uslab_sheaf_alloc(sheaf, 1u << 31), EINVAL);
+    CHECK_FAILS(uslab_sheaf_alloc(sheaf, 0), ENOMEM);
     CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, 2, crooked), EINVAL);
     CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, 2, NULL), EINVAL);
     CHECK_SETS(uslab_cache_free_bulk(cache, 2, NULL), EINVAL);

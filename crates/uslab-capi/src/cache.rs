@@ -208,7 +208,12 @@ unsafe extern "C" fn alloc_slow(cache: *const Object, flags: c_uint) -> *mut c_v
 
 /// Whether `flags` has an unknown flag, or asks for zeroes of a cache with a constructor.
 pub fn refuses_flags(cache: &Cache, flags: c_uint) -> bool {
-    flags & !ALLOC_FLAGS != 0 || (flags & USLAB_ZERO != 0 && cache.raw.core().is_constructed())
+    has_unknown_flags(flags) || (flags & USLAB_ZERO != 0 && cache.raw.core().is_constructed())
+}
+
+/// Whether `flags` has a flag that no allocation knows.
+pub fn has_unknown_flags(flags: c_uint) -> bool {
+    flags & !ALLOC_FLAGS != 0
 }
 
 /// The visitor runs with no lock held, so it may call any function.

@@ -151,6 +151,11 @@ unsafe extern "C" fn uslab_sheaf_alloc(sheaf: *mut Handle<Sheaf>, flags: c_uint)
 unsafe extern "C" fn alloc_slow(sheaf: *mut Handle<Sheaf>, flags: c_uint) -> *mut c_void {
     // SAFETY: the caller's promise.
     let Some(inside) = (unsafe { Handle::get_mut(sheaf) }) else { return failure::null(libc::EINVAL) };
+    if cache::has_unknown_flags(flags) {
+        return failure::null(libc::EINVAL);
+    }
+    // A local sheaf takes more from its cache. A prefilled one does not, and the cache of one that
+    // is used up may be gone.
     let is_used_up = |store: &mut Store, _| matches!(store, Store::Prefilled(store) if store.is_empty());
     if inside.change(is_used_up) {
         return failure::null(libc::ENOMEM);
