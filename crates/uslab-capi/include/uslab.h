@@ -248,8 +248,8 @@ void *uslab_aligned_alloc(size_t align, size_t size) USLAB_NOEXCEPT
 void *uslab_malloc_flags(size_t size, unsigned flags) USLAB_NOEXCEPT
     USLAB_ATTRIBUTE((malloc, alloc_size(1)));
 
-/* As uslab_free, without looking the pointer up. `size` (and `align`) must be exactly those of the
- * last allocation or reallocation. NULL is allowed. */
+/* As uslab_free, for memory of this section only, not of a heap or cache: the pointer is not looked
+ * up. `size` (and `align`) must be exactly those of the last (re)allocation. NULL is allowed. */
 void uslab_free_sized(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_DIRECT;
 void uslab_free_aligned_sized(void *pointer, size_t align, size_t size) USLAB_NOEXCEPT;
 
@@ -507,7 +507,7 @@ typedef struct uslab_cache_stats {
     uint64_t partial_slabs;    /* with both free and live objects */
     uint64_t empty_slabs;      /* with all objects free */
     uint64_t total_objects;
-    uint64_t active_objects;   /* held by the program */
+    uint64_t active_objects;   /* held by the program; with USLAB_SECURE in quarantine, too */
     uint64_t slab_free;        /* free objects in slabs */
     uint64_t sheaf_free;       /* free objects in sheaves */
     uint64_t alloc_slow;       /* slow paths of allocations */
