@@ -18,6 +18,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use prost::Message;
 
+use super::counts::Counts;
 use crate::input::{Fields, invalid};
 use crate::layout::{MAX_RECORDS, NAME_BYTES};
 use crate::process::printable;
@@ -228,6 +229,8 @@ fn changed(id: u32, (definition, now): &(Definition, CacheFigures), last: &Frame
 pub struct Reader<R: Read> {
     input: BufReader<GzDecoder<R>>,
     pub header: Header,
+    /// What all caches counted up to the frame that was read last.
+    pub counts: Counts,
     frame: Frame,
     is_first: bool,
     /// The record ends in the middle of a sample.
@@ -258,7 +261,8 @@ impl<R: Read> Reader<R> {
         for name in [&mut header.command, &mut header.mode, &mut header.version] {
             *name = shown(name);
         }
-        Ok(Reader { input, header, frame: Frame::default(), is_first: true, is_cut: false })
+        let (counts, frame) = (Counts::default(), Frame::default());
+        Ok(Reader { input, header, counts, frame, is_first: true, is_cut: false })
     }
 
     /// The frame that was read last.
@@ -303,7 +307,9 @@ impl<R: Read> Reader<R> {
             let Some((_, figures)) = frame.caches.get_mut(&cache.id) else {
                 return Err(invalid("it has figures of a cache without a name"));
             };
+            let then = *figures;
             figures.add(&cache.figures);
+            self.counts.add(&then, figures);
         }
         Ok(Some(frame))
     }

@@ -5,6 +5,7 @@
 //! ```
 
 pub mod args;
+pub mod counts;
 pub mod format;
 mod watch;
 

@@ -134,10 +134,10 @@ fn activity<'a>(series: &Series, times_s: &'a [f64]) -> Chart<'a> {
     // Of a second, in thousandths: on the scale of the counts beside it.
     let stalled = rates(|point| point.process.stall_us).into_iter().map(|us| us / 1000.0).collect();
     let lines = vec![
-        layer("sheaves drained", "l0", rates(|point| point.total(|cache| cache.drains))),
-        layer("slabs released", "l1", rates(|point| point.total(|cache| cache.shrinks))),
-        layer("slabs made", "l2", rates(|point| point.total(|cache| cache.grows))),
-        layer("failed allocations", "l3", rates(|point| point.total(|cache| cache.failures))),
+        layer("sheaves drained", "l0", rates(|point| point.counts.drains)),
+        layer("slabs released", "l1", rates(|point| point.counts.shrinks)),
+        layer("slabs made", "l2", rates(|point| point.counts.grows)),
+        layer("failed allocations", "l3", rates(|point| point.counts.failures)),
         layer("ms stalled for memory (PSI)", "l4", stalled),
         layer("passes of reclaim", "l5", rates(|point| point.process.passes)),
         layer("entries freed by shrinkers", "l6", rates(|point| point.process.shrinker_entries)),

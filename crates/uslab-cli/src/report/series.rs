@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use crate::input::invalid;
-use crate::record::format::{CacheFigures, Definition, Frame, Header, ProcessFigures, Reader};
+use crate::record::counts::Counts;
+use crate::record::format::{CacheFigures, Definition, Header, ProcessFigures, Reader};
 
 /// Points of a chart; a longer record loses every second one until it fits.
 pub const MAX_POINTS: usize = 720;
@@ -21,7 +22,9 @@ pub struct Point {
     pub at_ms: u64,
     pub process: ProcessFigures,
     pub caches: BTreeMap<Definition, CacheFigures>,
-    /// Counters began anew since the point before.
+    /// Counters of all caches together, of those too that are gone.
+    pub counts: Counts,
+    /// Counters of the process began anew since the point before.
     pub is_new: bool,
 }
 
@@ -38,12 +41,14 @@ pub struct Series {
 }
 
 impl Point {
-    fn of(frame: &Frame) -> Point {
+    /// The point of the frame that was read last.
+    fn of(reader: &Reader<impl Read>, is_new: bool) -> Point {
+        let frame = reader.frame();
         let mut caches: BTreeMap<Definition, CacheFigures> = BTreeMap::new();
         for (definition, figures) in frame.caches.values() {
             caches.entry(definition.clone()).or_default().sum(figures);
         }
-        Point { at_ms: frame.at_ms, process: frame.process, caches, is_new: false }
+        Point { at_ms: frame.at_ms, process: frame.process, caches, counts: reader.counts, is_new }
     }
 
     /// Bytes that the allocator holds: in use, and free with memory behind them.
@@ -79,17 +84,17 @@ pub fn read(input: impl Read) -> io::Result<Series> {
         if !is_last_drawn {
             continue;
         }
-        points.push(Point { is_new, ..Point::of(frame) });
+        points.push(Point::of(&reader, is_new));
         is_new = false;
         let cells: usize = points.iter().map(|point| point.caches.len()).sum();
         if points.len() > MAX_POINTS || (cells > MAX_CELLS && points.len() > 2) {
-            points = halved(points);
+            (points, is_new) = halved(points);
             stride *= 2;
         }
     }
     // The end is the moment that the reader wants to see most.
     if samples > 0 && !is_last_drawn {
-        points.push(Point { is_new, ..Point::of(reader.frame()) });
+        points.push(Point::of(&reader, is_new));
     }
     if points.is_empty() {
         return Err(invalid("it holds no sample"));
@@ -98,8 +103,9 @@ pub fn read(input: impl Read) -> io::Result<Series> {
     Ok(Series { header: reader.header, points, samples, events, is_cut, peak_rss_bytes: peak })
 }
 
-/// Every second point. A break in the counters stays one.
-fn halved(points: Vec<Point>) -> Vec<Point> {
+/// Every second point. A break in the counters stays one; returns whether one is left for the point
+/// that comes next.
+fn halved(points: Vec<Point>) -> (Vec<Point>, bool) {
     let mut kept: Vec<Point> = Vec::with_capacity(points.len() / 2 + 1);
     let mut is_new = false;
     for (index, mut point) in points.into_iter().enumerate() {
@@ -110,7 +116,7 @@ fn halved(points: Vec<Point>) -> Vec<Point> {
             kept.push(point);
         }
     }
-    kept
+    (kept, is_new)
 }
 
 impl Series {
@@ -127,7 +133,8 @@ impl Series {
         self.points.iter().map(|point| figure(point) as f64).collect()
     }
 
-    /// What a counter gained in a second, at each point since the one before.
+    /// What a counter gained in a second, at each point since the one before. It must not be a sum
+    /// over the caches of a point, which falls when caches go: [`Point::counts`] has those.
     pub fn rates(&self, counter: impl Fn(&Point) -> u64) -> Vec<f64> {
         let pairs = self.points.windows(2);
         let rates = pairs.map(|pair| {
@@ -220,6 +227,25 @@ pub mod tests {
         assert_eq!(series.points.iter().filter(|point| point.is_new).count(), 1);
         let rates = series.rates(|point| point.process.purged_bytes);
         assert!(rates[2..].iter().all(|&rate| rate == 65_536.0));
+    }
+
+    #[test]
+    fn rates_of_caches_that_come_and_go_are_what_each_of_them_counted() {
+        let rates = sample(12).rates(|point| point.counts.drains);
+        // malloc-64 drains 9 sheaves a second; each session table 300 before it goes.
+        let expected = (1..12).map(|n| if n % 4 == 1 { 309.0 } else { 9.0 });
+        assert_eq!(rates[1..], expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_mark_of_a_point_that_is_discarded_goes_to_the_next_one() {
+        let mut points = sample(2).points;
+        points[1].is_new = true;
+        let (kept, is_new) = halved(points.clone());
+        assert_eq!((kept.len(), kept[0].is_new, is_new), (1, false, true));
+        points.push(points[0].clone());
+        let (kept, is_new) = halved(points);
+        assert_eq!((kept.len(), kept[1].is_new, is_new), (2, true, false));
     }
 
     #[test]
