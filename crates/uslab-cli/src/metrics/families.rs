@@ -50,7 +50,9 @@ const OF_PROCESS: &[Figure<Snapshot>] = &[
 
 /// Figures of a process that are derived from its snapshot and the kernel's figures.
 const OF_MEMORY: &[Figure<Parts>] = &[
-    (gauge("uslab_allocated_bytes", "Objects that the program holds, at their size class."), |p| p.live),
+    (gauge("uslab_allocated_bytes", "Objects that the program holds, at the size of their cache."), |p| {
+        p.live
+    }),
     (gauge("uslab_metadata_bytes", "Resident bytes of the allocator's tables."), |p| p.metadata),
     (gauge("uslab_resident_bytes", "Resident bytes of the allocator, tables included."), |p| {
         p.rss.saturating_sub(p.not_ours)

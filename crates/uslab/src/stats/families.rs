@@ -90,7 +90,7 @@ const BUILD: Family = Family {
     help: "Version of the library in the process, and its mode.",
 };
 const ALLOCATED: Family =
-    gauge("uslab_allocated_bytes", "Objects that the program holds, at their size class.");
+    gauge("uslab_allocated_bytes", "Objects that the program holds, at the size of their cache.");
 const PASSES: Family = counter("uslab_passes", "Passes of reclaim that ended, by cause.");
 const REPORTS: Family = counter("uslab_source_reports", "Reports that memory is short.");
 
@@ -118,9 +118,7 @@ const OF_PROCESS: [OfProcess; 11] = [
 ];
 
 const OF_CACHE: [OfCache; 17] = [
-    (gauge("uslab_cache_active_bytes", "Objects that the program holds, at the cache's size."), |c| {
-        (c.active_objects * c.user_bytes).min(c.slab_bytes)
-    }),
+    (gauge("uslab_cache_active_bytes", "Objects that the program holds, at the cache's size."), active_bytes),
     (gauge("uslab_cache_active_objects", "Objects that the program holds."), |c| c.active_objects),
     (gauge("uslab_cache_objects", "Objects that the slabs have room for."), |c| c.total_objects),
     (gauge("uslab_cache_slab_bytes", "Bytes of slabs."), |c| c.slab_bytes),
@@ -152,6 +150,17 @@ const OF_SHRINKER: [OfShrinker; 5] = [
     (counter("uslab_shrinker_scans", "Calls of the shrinker's scan."), |s| load(&s.scans)),
 ];
 
+/// Bytes of a cache's active objects, as `uslab metrics` counts them. Counters that moved between
+/// two loads make no more of them than there are slabs.
+fn active_bytes(cache: &CacheStats) -> u64 {
+    cache.active_objects.saturating_mul(cache.user_bytes).min(cache.slab_bytes)
+}
+
+/// The caches with figures of their own.
+fn used_caches() -> impl Iterator<Item = CacheStats> {
+    counted_caches().filter(|cache| !cache.is_destroyed && cache.grows > 0)
+}
+
 fn load(counter: &AtomicU64) -> u64 {
     counter.load(Relaxed)
 }
@@ -169,7 +178,10 @@ pub(super) fn write(out: &mut dyn Output) -> fmt::Result {
         Mode::Locked => "locked",
     };
     out.family(&BUILD, &mut |emit| emit(&[("version", env!("CARGO_PKG_VERSION")), ("mode", mode)], 1))?;
-    out.family(&ALLOCATED, &mut |emit| emit(&[], usage.allocated_bytes as u64))?;
+    out.family(&ALLOCATED, &mut |emit| {
+        let in_caches = used_caches().map(|cache| active_bytes(&cache)).fold(0, u64::saturating_add);
+        emit(&[], in_caches.saturating_add(usage.large_bytes as u64))
+    })?;
     for (family, figure) in &OF_PROCESS {
         out.family(family, &mut |emit| emit(&[], figure(header)))?;
     }
@@ -194,8 +206,7 @@ pub(super) fn write(out: &mut dyn Output) -> fmt::Result {
     }
     for (family, figure) in &OF_CACHE {
         out.family(family, &mut |emit| {
-            let mut used = counted_caches().filter(|cache| !cache.is_destroyed && cache.grows > 0);
-            used.try_for_each(|cache| {
+            used_caches().try_for_each(|cache| {
                 let id = Decimal::of(cache.id);
                 emit(&[("cache", cache.name.as_str()), ("id", id.as_str())], figure(&cache))
             })
