@@ -26,10 +26,16 @@ pub fn run(packages: &[PathBuf]) -> Result<()> {
     let names: Vec<&str> =
         packages.iter().filter_map(|path| path.file_name()?.to_str()?.split('_').next()).collect();
     output(dpkg(root)?.arg("--purge").args(names))?;
-    let left = output(Command::new("find").arg(root).args(["-mindepth", "1", "-not", "-path", "*/var*"]))?;
+    let left = left_in(root)?;
     ensure!(left.is_empty(), "the packages leave something behind:\n{left}");
     println!("deb: installed, used and removed in a root of its own; {} packages", packages.len());
     Ok(())
+}
+
+/// The paths below the root, but for /var, which has dpkg's database.
+fn left_in(root: &Path) -> Result<String> {
+    let mut find = Command::new("find");
+    output(find.current_dir(root).args([".", "-mindepth", "1", "-path", "./var", "-prune", "-o", "-print"]))
 }
 
 fn lintian(packages: &[PathBuf]) -> Result<()> {
@@ -82,4 +88,19 @@ fn installed(root: &Path) -> Result<Installed> {
         ],
         lib,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_found_in_a_root_below_var() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path().join("var/tmp");
+        std::fs::create_dir_all(root.join("var/lib/dpkg")).unwrap();
+        assert_eq!(left_in(&root).unwrap(), "");
+        std::fs::create_dir_all(root.join("usr/lib/variants")).unwrap();
+        assert_eq!(left_in(&root).unwrap(), "./usr\n./usr/lib\n./usr/lib/variants\n");
+    }
 }

@@ -61,14 +61,26 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         println!("{:>12}  {}", package.metadata()?.len(), package.display());
     }
     if let Some(again) = again {
-        for (one, other) in packages.iter().zip(again?) {
-            let is_same = std::fs::read(one)? == std::fs::read(other)?;
-            ensure!(is_same, "a second build gives another {}: does it depend on the time?", one.display());
-        }
+        compare(&packages, &again?)?;
         std::fs::remove_dir_all(again_out)?;
         println!("deb: a second build gives the same bytes");
         check::run(&packages)?;
         image::check(workspace, &packages)?;
+    }
+    Ok(())
+}
+
+/// Fails unless two builds made the same files, with the same bytes.
+fn compare(one: &[PathBuf], other: &[PathBuf]) -> Result<()> {
+    let names = |packages: &[PathBuf]| -> Vec<_> {
+        packages.iter().map(|path| path.file_name().map(std::ffi::OsStr::to_owned)).collect()
+    };
+    let (first, second) = (names(one), names(other));
+    ensure!(first == second, "a second build makes other packages: {first:?}, then {second:?}");
+    for (one, other) in one.iter().zip(other) {
+        let is_same =
+            one.metadata()?.len() == other.metadata()?.len() && std::fs::read(one)? == std::fs::read(other)?;
+        ensure!(is_same, "a second build gives another {}: does it depend on the time?", one.display());
     }
     Ok(())
 }
@@ -126,4 +138,26 @@ fn crates(workspace: &Workspace) -> Result<String> {
     crates.sort_unstable();
     crates.dedup();
     Ok(crates.iter().map(|one| format!("  {}\n", one.replacen(" v", " ", 1))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_differ_by_a_name_a_number_or_a_byte() {
+        let scratch = tempfile::tempdir().unwrap();
+        let made = |folder: &str, files: &[(&str, &str)]| -> Vec<PathBuf> {
+            let folder = scratch.path().join(folder);
+            std::fs::create_dir(&folder).unwrap();
+            let paths = files.iter().map(|(name, text)| (folder.join(name), text));
+            paths.map(|(path, text)| std::fs::write(&path, text).map(|()| path).unwrap()).collect()
+        };
+        let one = made("one", &[("a.deb", "1"), ("b.deb", "2")]);
+        assert!(compare(&one, &made("same", &[("a.deb", "1"), ("b.deb", "2")])).is_ok());
+        assert!(compare(&one, &made("fewer", &[("a.deb", "1")])).is_err());
+        assert!(compare(&one, &made("other", &[("a.deb", "1"), ("c.deb", "2")])).is_err());
+        assert!(compare(&one, &made("changed", &[("a.deb", "1"), ("b.deb", "3")])).is_err());
+        assert!(compare(&[], &one).is_err());
+    }
 }
