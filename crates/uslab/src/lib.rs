@@ -122,8 +122,8 @@ pub mod internal {
         cache::{background, home_of, node_of_memory, policy_of_memory, rehearse_fork, start},
         counters::{header, layout, record, records},
         os::{
-            cpu, invariant::switch_off as switch_checks_off, memory::page_bytes, numa::policy_at,
-            sharing::count as groups,
+            clock::coarse_ms, cpu, invariant::switch_off as switch_checks_off, memory::page_bytes,
+            numa::policy_at, sharing::count as groups, vdso,
         },
         pages::{
             CHUNK_BYTES, boot, has_free_memory, lock_for_fork as lock_pages,

@@ -58,7 +58,7 @@ pub mod surplus;
 mod tests;
 pub mod thread;
 pub mod unwind;
-mod vdso;
+pub mod vdso;
 pub mod weak;
 
 pub use futex::Futex;
