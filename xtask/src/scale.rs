@@ -136,6 +136,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     // Measured while the CPUs that free still filled their sheaves.
     outcomes.retain(|outcome| outcome.workload != "handoff");
     outcomes.extend(all(workspace, &jobs(args.max_cpus))?);
+    compare_operations(&outcomes)?;
     // By themselves: other work on the machine would be timed with them.
     for workload in TIMED {
         outcomes.push(model(workspace, &(workload, 1, 1, Some(REAL)))?);
@@ -257,6 +258,24 @@ fn check(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Refuses operations of one workload that differ in objects: their rates would not compare.
+fn compare_operations(outcomes: &[Outcome]) -> Result<()> {
+    for workload in WORKLOADS {
+        let mut of = outcomes.iter().filter(|outcome| outcome.workload == workload);
+        let Some(first) = of.next() else { continue };
+        if let Some(other) = of.find(|outcome| outcome.objects_per_op != first.objects_per_op) {
+            bail!(
+                "{workload}: an operation of {} has {} objects, one of {} has {}",
+                first.who,
+                first.objects_per_op,
+                other.who,
+                other.objects_per_op
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Operations a second of a CPU, as a part of what a CPU of the smallest machine does.
 fn part_of_linear(outcomes: &[Outcome], of: &Outcome) -> f64 {
     let first = outcomes
@@ -359,4 +378,28 @@ fn table_of_lines(outcome: &Outcome) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_that_differ_in_objects_are_refused() {
+        let outcome = |who: &str, objects_per_op| Outcome {
+            who: who.into(),
+            workload: "bursts".into(),
+            cpus: 2,
+            nodes: 1,
+            ops_per_us: 1.0,
+            objects_per_op,
+            instructions_per_op: 1.0,
+            shared_modifies_per_op: 0.0,
+            transfers_per_op: 0.0,
+            lines: Vec::new(),
+        };
+        assert!(compare_operations(&[outcome("uslab", 400), outcome("arenas", 400)]).is_ok());
+        let error = compare_operations(&[outcome("uslab", 400), outcome("arenas", 200)]).unwrap_err();
+        assert!(error.to_string().contains("one of arenas has 200"), "{error}");
+    }
 }

@@ -4,7 +4,7 @@ use crate::model::{CPUS_OF_CACHE, Costs, LINE_BYTES, Machine};
 use crate::names::Names;
 use crate::peers::Peer;
 use crate::trace::Tracer;
-use crate::workloads::Workload;
+use crate::workloads::{Workload, objects_of};
 use clap::Parser;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -237,16 +237,13 @@ fn print(outcome: &Outcome) {
     println!("{}", serde_json::to_string_pretty(outcome).expect("numbers and text"));
 }
 
-/// The same workloads under another design; those that have no counterpart run as bursts.
+/// The same workloads under another design. Those without a counterpart run as bursts of as many
+/// objects.
 fn of_peer(args: &Args, name: &str) -> Outcome {
     const ROUNDS: usize = 16;
     let mut machine = Machine::new(args.cpus, args.nodes, Costs::PUBLISHED);
     let mut peer = Peer::new(name, args.cpus).expect("clap accepts known names only");
-    let (objects, is_handoff) = match args.workload.as_str() {
-        "pairs" | "malloc" => (1, false),
-        "handoff" => (64, true),
-        _ => (200, false),
-    };
+    let (objects, is_handoff) = (objects_of(&args.workload), args.workload == "handoff");
     let mut done = vec![0usize; args.cpus];
     for _ in 0..ROUNDS * args.cpus {
         // As the workload does: a consumer follows its producer, by four batches at most.

@@ -50,6 +50,20 @@ const GROWTHS: usize = 32;
 const CACHES: usize = 400;
 const LARGE_BYTES: usize = 256 << 10;
 
+/// Objects that one operation of a workload allocates and frees, under uslab and under each design
+/// of `peers` alike.
+pub fn objects_of(name: &str) -> usize {
+    match name {
+        "bursts" | "reclaim" | "fork" => BURST,
+        "overflow" => OVERFLOW,
+        "scattered" => REPLACED,
+        "handoff" => HANDED,
+        "growth" => GROWN,
+        "caches" => 100,
+        _ => 1,
+    }
+}
+
 impl Workload {
     pub fn new(name: &str, cpus: usize) -> Workload {
         let name = *NAMES.iter().find(|&&known| known == name).expect("a workload of NAMES");
@@ -70,15 +84,7 @@ impl Workload {
 
     /// Objects that one operation allocates and frees.
     pub fn objects(&self) -> usize {
-        match self.name {
-            "bursts" | "reclaim" | "fork" => BURST,
-            "overflow" => OVERFLOW,
-            "scattered" => REPLACED,
-            "handoff" => HANDED,
-            "growth" => GROWN,
-            "caches" => 100,
-            _ => 1,
-        }
+        objects_of(self.name)
     }
 
     fn burst(&self) -> usize {
