@@ -9,8 +9,8 @@
 //!
 //! A child with a copy of the memory may start the background thread, for which a return from its
 //! function is no end of the process: the C library ends the thread alone. So such a child ends the
-//! process when its function returns, unless it has other threads. All other calls go to the C
-//! library as they are.
+//! process when its function returns and the background thread is the only other one. All other
+//! calls go to the C library as they are.
 
 use core::ffi::{c_int, c_void};
 use uslab::internal::entry as malloc;
@@ -102,7 +102,7 @@ extern "C" fn begin_copied(copied: *mut c_void) -> c_int {
     // SAFETY: `clone` passes a `Copied`, of which this process has a copy at the same address.
     let Copied { start, argument } = unsafe { copied.cast::<Copied>().read() };
     let status = start(argument);
-    if !uslab::internal::has_threads_of_the_program() {
+    if uslab::internal::is_alone_with_background() {
         super::lifecycle::_exit(status);
     }
     status

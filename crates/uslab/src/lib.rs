@@ -99,7 +99,7 @@ pub mod internal {
     pub use crate::{
         cache::account_all,
         counters::finish as finish_snapshot,
-        debug::leaks::{at_exit as report_leaks_at_exit, has_threads_of_the_program},
+        debug::leaks::{at_exit as report_leaks_at_exit, is_alone_with_background},
         debug::regions::{Region, for_each_region},
         malloc::classes::{CLASSES, Class, MAX_SMALL_BYTES},
         os::{calls, errno, fault, file::process_id, report},

@@ -23,7 +23,7 @@ mod roots;
 mod search;
 mod stacks;
 
-pub use search::has_threads_of_the_program;
+pub use search::is_alone_with_background;
 
 use crate::cache::{registry, start};
 use crate::os;

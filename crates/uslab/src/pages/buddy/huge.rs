@@ -121,6 +121,13 @@ impl Buddy {
     pub fn note_moved(&mut self, first: PageIndex, pages: usize) {
         let (first, last) = (first.0 as usize, first.0 as usize + pages - 1);
         (first / CHUNK_PAGES..=last / CHUNK_PAGES).for_each(|index| self.note_unknown(index));
+        // The move split the huge page of a chunk of which the run is a part.
+        if first % CHUNK_PAGES > 0 {
+            self.with_chunk(first / CHUNK_PAGES, Chunk::break_huge);
+        }
+        if (last + 1) % CHUNK_PAGES > 0 {
+            self.with_chunk(last / CHUNK_PAGES, Chunk::break_huge);
+        }
     }
 
     /// Pages that may stay in chunks that huge pages back.

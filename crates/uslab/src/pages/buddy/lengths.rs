@@ -37,16 +37,10 @@ pub(super) enum Length {
 pub(super) struct Class(pub u8);
 
 impl Class {
-    /// The class of an extent, less than a chunk: pairs of pages. All medium classes have an even
-    /// number of pages.
+    /// The class of an extent, less than a chunk: pairs of pages.
     pub fn of_extent(pages: usize) -> Class {
         const _: () = assert!((CHUNK_PAGES - 1) / 2 <= u8::MAX as usize);
         Class((pages / 2) as u8)
-    }
-
-    /// The least class of extents that all have `pages` pages.
-    pub fn of_enough(pages: usize) -> Class {
-        Class(pages.div_ceil(2) as u8)
     }
 
     /// The class of a stretch: eight to a doubling from a chunk on, 0 below.
@@ -60,7 +54,7 @@ impl Class {
         }
     }
 
-    /// The next class, of which each stretch is longer than those of this one.
+    /// The next class: all of its lengths are longer than those of this one.
     pub fn next(self) -> Class {
         Class(self.0.saturating_add(1))
     }
@@ -105,7 +99,7 @@ impl Length {
         self.of(chunk) == class.0 && self.bounds(chunk).iter().all(|bound| bound.load(Relaxed) >= class.0)
     }
 
-    /// The chunks of that class, or a higher one, from the lowest on.
+    /// The chunks of that class, not 0, or a higher one, from the lowest on.
     pub fn with(self, class: Class) -> impl Iterator<Item = usize> {
         let end = arena::chunks_committed();
         let least = class.0;
@@ -117,6 +111,7 @@ impl Length {
             .flat_map(move |at| above(at, FANOUT[2], least, group, self.area_bound(at)))
             .flat_map(move |at| above(at, FANOUT[1], least, bound, self.group_bound(at)))
             .flat_map(move |at| above(at, FANOUT[0], least, chunk, self.bound(at)))
+            .take_while(move |&chunk| chunk < end)
     }
 }
 

@@ -83,7 +83,7 @@ fn at<'a>(index: usize) -> &'a Chunk {
 }
 
 /// Whether a chunk has a policy that its memory, or pages in use, still have.
-fn is_taken(index: usize) -> bool {
+pub(super) fn is_taken(index: usize) -> bool {
     has_policy(index) && !is_untouched(at(index))
 }
 

@@ -45,9 +45,14 @@ impl Buddy {
             return None;
         }
         let is_own = |&index: &usize| self.share_lists(arena::home_of_chunk(index), home);
-        let index = Length::Extent.with(Class::of_enough(pages)).take(MAX_TRIED).find(is_own)?;
-        let index = self.whole_index(index)?;
-        Some((index, at(index).extent(pages)?))
+        let find = |class| {
+            let mut chunks = Length::Extent.with(class).take(MAX_TRIED).filter(is_own);
+            chunks.find_map(|index| Some((index, at(index).extent(pages)?)))
+        };
+        // Those of the class that are a page too short come first.
+        let class = Class::of_extent(pages);
+        let (index, first) = find(class).or_else(|| find(class.next()))?;
+        Some((self.whole_index(index)?, first))
     }
 
     /// The index of a listed chunk, if that is whole.

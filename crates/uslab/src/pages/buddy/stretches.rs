@@ -13,6 +13,7 @@
 //! huge pages back them from the start.
 
 use super::lengths::{Class, Length};
+use super::nodes;
 use super::whole::{self, Index};
 use super::{Buddy, MAX_ORDER, PINNED_LEVEL};
 use crate::os::memory::Placed;
@@ -118,10 +119,11 @@ impl Buddy {
         loop {
             let committed = arena::chunks_committed();
             let of_class = |class| Length::Stretch.with(class).take(MAX_TRIED);
-            let find = |class| of_class(class).find_map(|index| fits(self.clipped(index, mapped)));
+            let find = |class| of_class(class).find_map(|index| fits(self.clipped(index, pages, mapped)));
             // Those of the class that are too short come first.
             let enough = Class::of_stretch(pages + align - 1).next();
-            if let Some(first) = find(Class::of_stretch(pages)).or_else(|| find(enough)) {
+            let class = Class::of_stretch(pages).max(Class(1));
+            if let Some(first) = find(class).or_else(|| find(enough)) {
                 return Some(first);
             }
             if mapped == Mapped::All {
@@ -129,20 +131,20 @@ impl Buddy {
             }
             // The last stretch, if it reaches the end of the arena, is followed by new chunks,
             // unless another mapping lies between; then the search goes on behind it.
-            let (last, bound) = (self.clipped(whole::last_row(committed), mapped), committed * CHUNK_PAGES);
-            let first = aligned(if last.end == bound { last.start } else { bound });
-            let end = first.checked_add(pages)?;
-            if end <= bound {
+            let (last, bound) =
+                (self.clipped(whole::last_row(committed), pages, mapped), committed * CHUNK_PAGES);
+            let behind = aligned(if last.end == bound { last.start } else { bound });
+            if let Some(first) = fits(last) {
                 return Some(first);
             }
-            let missing = end.div_ceil(CHUNK_PAGES) - committed;
+            let missing = behind.checked_add(pages)?.div_ceil(CHUNK_PAGES) - committed;
             self.grow(missing, missing)?;
         }
     }
 
     /// The part of a stretch that may serve a long run: without pages of a policy, or of chunks in
-    /// use on another node.
-    fn clipped(&self, index: usize, mapped: Mapped) -> Range<usize> {
+    /// use on another node. The first part of `pages` pages, or the last one.
+    fn clipped(&self, index: usize, pages: usize, mapped: Mapped) -> Range<usize> {
         let Range { mut start, mut end } = stretch(index);
         let is_foreign = |chunk: usize| !self.share_lists(arena::home_of_chunk(chunk), Home::here());
         if start < index * CHUNK_PAGES && is_foreign(index - 1) {
@@ -152,11 +154,18 @@ impl Buddy {
         if end % CHUNK_PAGES > 0 && is_foreign(last) {
             end = last * CHUNK_PAGES;
         }
-        let chunks = index..end / CHUNK_PAGES;
-        let served = self.end_without_policy(chunks.start, chunks.end);
-        let is_unmapped = |&chunk: &usize| mapped == Mapped::All && at(chunk).is_unmapped;
-        let served = (chunks.start..served).find(is_unmapped).unwrap_or(served);
-        if served < chunks.end { start..served * CHUNK_PAGES } else { start..end }
+        if !self.has_policies() && mapped == Mapped::Any {
+            return start..end;
+        }
+        let is_out =
+            |&chunk: &usize| nodes::is_taken(chunk) || mapped == Mapped::All && at(chunk).is_unmapped;
+        for chunk in (index..end / CHUNK_PAGES).filter(is_out) {
+            if chunk * CHUNK_PAGES >= start + pages {
+                return start..chunk * CHUNK_PAGES;
+            }
+            start = (chunk + 1) * CHUNK_PAGES;
+        }
+        start..end
     }
 
     /// Allocates a run of less than a chunk from any free pages in a row: no chunk has an aligned

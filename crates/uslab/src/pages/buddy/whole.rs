@@ -39,6 +39,8 @@ pub(super) struct Group {
 /// What the indices know of 64 groups.
 pub(super) struct Area {
     bits: [AtomicU64; 2],
+    /// The groups of which all chunks are wholly free.
+    whole: AtomicU64,
     /// See `lengths`.
     pub bounds: [[AtomicU8; 64]; 2],
     /// See `lengths`.
@@ -58,6 +60,7 @@ impl Area {
     const fn new() -> Area {
         Area {
             bits: [const { AtomicU64::new(0) }; 2],
+            whole: AtomicU64::new(0),
             bounds: [const { [const { AtomicU8::new(0) }; 64] }; 2],
             most: [const { AtomicU8::new(0) }; 2],
         }
@@ -113,6 +116,9 @@ impl Index {
     pub fn set(self, chunk: usize, is_set: bool) {
         let word = change(self.word(chunk / 64), chunk, is_set);
         change(self.summary(chunk / 64 / 64), chunk / 64, word != 0);
+        if self == Index::Whole {
+            change(&TABLES.areas[chunk / 64 / 64].whole, chunk / 64, word == u64::MAX);
+        }
     }
 
     /// Whether chunk `chunk` is recorded here.
@@ -143,14 +149,32 @@ impl Index {
     }
 }
 
+/// The chunks of a group that are not wholly free, as bits.
+fn used(group: usize) -> u64 {
+    !Index::Whole.word(group).load(Relaxed)
+}
+
+/// The groups of an area with such a chunk, as bits.
+fn with_used(area: usize) -> u64 {
+    !TABLES.areas[area].whole.load(Relaxed)
+}
+
 /// The first chunk from `from` on that is not wholly free, or `end`.
 pub(super) fn row_end(from: usize, end: usize) -> usize {
-    next_bit(from, end, |word| !Index::Whole.word(word).load(Relaxed)).unwrap_or(end)
+    let next = from / 64 + 1;
+    let far = || {
+        let group = next_bit(next, end.div_ceil(64), with_used)?;
+        next_bit(group * 64, end, used)
+    };
+    next_bit(from, end.min(next * 64), used).or_else(far).unwrap_or(end)
 }
 
 /// The first of the wholly free chunks that end at `end`, or `end` if the chunk before is in use.
 pub(super) fn last_row(end: usize) -> usize {
-    previous_bit(end, |word| !Index::Whole.word(word).load(Relaxed)).map_or(0, |last| last + 1)
+    let group = end / 64;
+    let near = previous_bit(end % 64, |_| used(group)).map(|bit| group * 64 + bit);
+    let far = || previous_bit((previous_bit(group, with_used)? + 1) * 64, used);
+    near.or_else(far).map_or(0, |last| last + 1)
 }
 
 #[cfg(test)]
