@@ -129,7 +129,7 @@ unsafe extern "C" fn uslab_shrinker_unregister(shrinker: *mut Object) {
     if shrinker.is_null() {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise: the handle is live until this call ends it.
     let registered = unsafe { Handle::get(shrinker) };
     let Some(registered) = registered.filter(|registered| !registered.is_ending.swap(true, Relaxed)) else {
         return errno::set(libc::EINVAL);
