@@ -227,12 +227,7 @@ impl Buddy {
 
     fn alloc_in_chunk(&mut self, pages: usize, align_order: u32, fill: Fill, home: Home) -> Option<Run> {
         if let Some((index, first)) = self.lowest_extent(pages, align_order, home) {
-            self.claim(index, first, pages, fill, home);
-            return Some(Run {
-                first: PageIndex((index * CHUNK_PAGES + first) as u32),
-                pages,
-                zeroed: false,
-            });
+            return Some(self.claim_run(index, first, pages, fill, home));
         }
         let order = pages.next_power_of_two().trailing_zeros().max(align_order);
         let index = loop {
@@ -259,8 +254,13 @@ impl Buddy {
         invariant!(!chunk.is_unmapped, "pages come from chunks that are mapped", index);
         let first = chunk::find(&chunk.free, order)?;
         invariant!(first % (1 << align_order) == 0, "a run lies on the boundary asked for", first);
+        Some(self.claim_run(index, first, pages, fill, home))
+    }
+
+    /// Takes free pages of one chunk as a run; see [`Buddy::claim`].
+    fn claim_run(&mut self, index: usize, first: usize, pages: usize, fill: Fill, home: Home) -> Run {
         let zero = self.claim(index, first, pages, fill, home);
-        Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
+        Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages }
     }
 
     /// Whether a chunk, which is within the bound, counts its free pages right, and its neighbours

@@ -49,7 +49,7 @@ impl Buddy {
             let mut chunks = Length::Extent.with(class).take(MAX_TRIED).filter(is_own);
             chunks.find_map(|index| Some((index, at(index).extent(pages)?)))
         };
-        // Those of the class that are a page too short come first.
+        // Extents of the first class may be a page too short. All of the next are long enough.
         let class = Class::of_extent(pages);
         let (index, first) = find(class).or_else(|| find(class.next()))?;
         Some((self.whole_index(index)?, first))

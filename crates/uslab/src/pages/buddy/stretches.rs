@@ -23,7 +23,7 @@ use crate::pages::home::Home;
 use crate::pages::{CHUNK_PAGES, Fill, PAGE_BYTES, Run};
 use core::ops::Range;
 
-/// A run of so many pages lies anywhere: 8 MiB.
+/// Runs of up to so many pages lie anywhere: 8 MiB.
 const MAX_PACKED_PAGES: usize = 4 * CHUNK_PAGES;
 /// Upper bound of the stretches that a search looks at.
 const MAX_TRIED: usize = 64;
@@ -120,7 +120,7 @@ impl Buddy {
             let committed = arena::chunks_committed();
             let of_class = |class| Length::Stretch.with(class).take(MAX_TRIED);
             let find = |class| of_class(class).find_map(|index| fits(self.clipped(index, pages, mapped)));
-            // Those of the class that are too short come first.
+            // Stretches of the first class may be too short. All of the second are long enough.
             let enough = Class::of_stretch(pages + align - 1).next();
             let class = Class::of_stretch(pages).max(Class(1));
             if let Some(first) = find(class).or_else(|| find(enough)) {
@@ -172,8 +172,7 @@ impl Buddy {
     /// block, and there are no more addresses. Looks at some of the chunks in use.
     pub(super) fn alloc_anywhere(&mut self, pages: usize, fill: Fill, home: Home) -> Option<Run> {
         let (index, first) = self.any_pages(pages, home)?;
-        let zero = self.claim(index, first, pages, fill, home);
-        Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
+        Some(self.claim_run(index, first, pages, fill, home))
     }
 
     /// A chunk in use of `home` with `pages` free pages in a row, and the first of them.
