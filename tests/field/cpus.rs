@@ -1,7 +1,10 @@
-//! Detection of CPUs without sysfs, without procfs, and with false lists.
+//! CPUs: detection without sysfs, without procfs, and with false lists; and how often a thread asks
+//! for its own.
 //!
-//! Each test changes `/sys` and `/proc` in a mount namespace of its own, which requires root.
+//! The tests of detection change `/sys` and `/proc` in a mount namespace of their own, which
+//! requires root.
 
+use super::compile;
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 /// Lists the root directory on the highest CPU that this process may run on, and so allocates
@@ -27,9 +30,19 @@ fn false_list(mode: Mode) {
     list_on_the_last_cpu("false", &hide, mode);
 }
 
+/// The program counts the calls of `sched_getcpu`.
+fn seldom_asks(mode: Mode) {
+    let scratch = Scratch::new("asks");
+    let program = compile(&scratch, "asks", &["-rdynamic"]);
+    // On several nodes each call asks.
+    let outcome = Program::new(program).env("USLAB_NUMA", "0").limit_s(60).run_clean(&scratch, mode);
+    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
+}
+
 both_modes! {
     neither_sys_nor_proc_is_there => |mode| {
         list_on_the_last_cpu("hidden", "mount -t tmpfs none /sys; mount -t tmpfs none /proc", mode)
     },
     a_false_list_of_cpus_is_not_believed => false_list,
+    a_call_seldom_asks_for_the_cpu => seldom_asks,
 }

@@ -40,17 +40,19 @@ impl Core {
     /// Serves one object, which is not counted.
     #[inline]
     fn alloc_one(&self, request: Request) -> *mut u8 {
-        let mut out = [core::ptr::null_mut()];
+        let mut out = [self.cpu.pop_hidden()];
+        if out[0].is_null() && !self.fill_by(&mut out, |out| self.cpu.alloc_slow(out)) {
+            return core::ptr::null_mut();
+        }
+        // In one place for both: the stack of a user has the library's frames in a static program,
+        // and each allocation of one line of the program is to have the same stack.
         if let Some(debug) = &self.debug {
-            out[0] = self.cpu.pop_hidden();
-            if out[0].is_null() && !self.fill_by(&mut out, |out| self.cpu.alloc_slow(out)) {
-                return core::ptr::null_mut();
-            }
-            // In one place for both: the stack of a user has the library's frames in a static
-            // program, and each allocation of one line of the program is to have the same stack.
             return debug.hand_out_each(self.cpu.slabs().name(), out[0], request);
         }
-        if self.fill_by(&mut out, |out| self.take(out, request)) { out[0] } else { core::ptr::null_mut() }
+        if self.late.is_on() {
+            self.late.note_allocated(self.cpu.slabs().name(), &out, request.bytes);
+        }
+        out[0]
     }
 
     /// The request of a caller that uses the cache itself.

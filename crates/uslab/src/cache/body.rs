@@ -52,6 +52,8 @@ pub(super) const FACTS: &[Fact] =
 pub(super) struct Memory {
     pub core: *mut Core,
     pub slots: *mut u8,
+    /// See [`CpuCache::owner`].
+    pub locked_owner: *mut Slot,
     pub lists: *mut u8,
     pub barns: *mut u8,
     /// For [`crate::counters::Tally::lines`].
@@ -245,10 +247,16 @@ impl Core {
             Some(_) => return,
             None => {}
         }
-        match self.misuse_of(object) {
-            // SAFETY: the caller's promise.
-            None => unsafe { self.cpu.free_slow(&[object]) },
-            Some(misuse) => report_misuse(misuse, object, self.name()),
+        if let Some(misuse) = self.misuse_of(object) {
+            return report_misuse(misuse, object, self.name());
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.cpu.push_hidden(object) {
+                Pushed::Done => {}
+                Pushed::Twice => self.report_double_free(object),
+                Pushed::Slow => self.cpu.free_slow(&[object]),
+            }
         }
     }
 

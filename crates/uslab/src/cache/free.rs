@@ -4,6 +4,7 @@ use super::body::Core;
 use super::debugged::{Debug, Release, quarantine};
 use super::registry;
 use crate::pages;
+use crate::rseq::Pushed;
 
 impl Core {
     /// # Safety
@@ -36,7 +37,7 @@ impl Core {
     unsafe fn put_back(&self, object: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe {
-            if !self.cpu.push_hidden(object) {
+            if self.cpu.push_hidden(object) == Pushed::Slow {
                 self.cpu.free_slow(&[object]);
             }
         }

@@ -15,8 +15,10 @@ use crate::os::numa::NumaPolicy;
 use crate::pages::{self, Temperature};
 use crate::percpu::{self, CpuCache, Parts, local};
 use crate::report;
+use crate::rseq::{self, Mode};
 use crate::slab::{Constructor, Geometry, GeometryOptions, GroupMemory, Layout, Slabs};
 use core::cell::UnsafeCell;
+use core::ptr::NonNull;
 use core::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Creates a cache, after start-up. `registry` is the locked registry.
@@ -69,7 +71,7 @@ pub(super) fn create(
             if policy == NumaPolicy::Local { (state::groups(), state::nodes()) } else { (1, 1) };
         let tallies = Tally::lines(parts.tallies, state::cpus(), geometry.object_bytes);
         let memory = GroupMemory { start: parts.lists, groups, nodes, shared: None, tallies };
-        let owner = CpuCache::owner(parts.slots, id);
+        let owner = CpuCache::owner(parts.slots, parts.locked_owner, id);
         // A cache that the program chose to debug has no sheaves where start-up hid none.
         let may_hide = percpu::may_hide();
         let hides = debug.is_some() && may_hide;
@@ -92,6 +94,7 @@ pub(super) fn create(
         let cpu = CpuCache::new(
             slabs,
             Parts {
+                slots: parts.slots,
                 barns: parts.barns,
                 cpus: state::cpus(),
                 groups: state::groups(),
@@ -188,8 +191,12 @@ fn new_memory() -> Option<Memory> {
         at = at.wrapping_add(bytes);
         part
     });
+    let locked_owner = match rseq::mode() {
+        Mode::Rseq => core::ptr::null_mut(),
+        Mode::Locked => NonNull::new(percpu::owners::take(cpus))?.as_ptr(),
+    };
     let (hidden_row, quarantine) = (core::ptr::null_mut(), &[][..]);
-    Some(Memory { core: core.cast(), slots, lists, barns, tallies, hidden_row, quarantine })
+    Some(Memory { core: core.cast(), slots, locked_owner, lists, barns, tallies, hidden_row, quarantine })
 }
 
 /// The debugging that a cache with these options gets.

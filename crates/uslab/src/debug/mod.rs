@@ -201,14 +201,18 @@ mod tests {
     fn what_is_broken_is_told_with_place_and_numbers() {
         let _turn = turn();
         let cache = CacheBuilder::new("broken").build_raw(2000).expect("there is memory");
-        let (id, slots) = (u32::from(cache.core().id()), cache.core().slots());
-        // SAFETY: a cache's first slot is valid for ever.
-        let word = unsafe { &(*slots).id };
+        let object = cache.alloc().expect("there is memory");
+        let owner = crate::pages::owner_of(object.as_ptr()).expect("it is a page of the cache");
+        let id = u32::from(cache.core().id());
+        // SAFETY: an owner's first slot is valid for ever.
+        let word = unsafe { &(*owner.slots()).id };
         word.store(id + 1, Relaxed);
         let invalid = validate().expect_err("it is broken");
         word.store(id, Relaxed);
         assert_eq!((invalid.structure, invalid.invariant), ("cache", "the owner has the cache's id"));
         assert_eq!((invalid.expected, invalid.found), (i64::from(id), i64::from(id) + 1));
         validate().expect("valid again");
+        // SAFETY: just allocated, freed once.
+        unsafe { cache.free(object) };
     }
 }

@@ -1,32 +1,22 @@
-//! Owners for bare slabs: 64 bytes each, whatever the number of CPUs.
+//! Owners for bare slabs, which serve a heap's size class before it has a cache: see
+//! [`crate::percpu::owners`].
 //!
-//! Bare slabs serve a heap's size class before it has a cache. An owner is a row of slots: a push
-//! on CPU `n` reads the row's slot `n`. Every slot here has the dummy, so the rows of owners may
-//! overlap: each row starts one slot behind the row before.
-//!
-//! ```text
-//!   array   │ dummy │ dummy │ dummy │ dummy │ dummy │ …
-//!   owner 0   cpu 0   cpu 1   cpu 2
-//!   owner 1           cpu 0   cpu 1   cpu 2
-//! ```
-//!
-//! The arrays are never freed. A thread takes an owner from the store of its CPU, or else from
-//! another store, before it makes a new array. So the arrays hold about as many owners as were ever
-//! in use at one time.
+//! The arrays of owners are never freed. A thread takes an owner from the store of its CPU, or else
+//! from another store, before it makes a new array. So the arrays hold about as many owners as were
+//! ever in use at one time.
 
 use crate::cache::start;
 use crate::os::Lock;
 use crate::os::invariant::{assert_valid, invariant};
-use crate::pages::boot;
-use crate::rseq::{Cpu, Owner, Slot, dummy};
+use crate::percpu::owners::make_array;
+use crate::rseq::{Cpu, Owner, Slot};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 
 mod valid;
 pub use valid::check;
 
-/// Owners of an array per CPU. Behind its owners the array has one more slot for each CPU, which is
-/// no owner.
+/// Owners of an array per CPU.
 const OWNERS_PER_CPU: usize = 4;
 /// Lower bound of the owners of an array.
 const MIN_OWNERS: usize = 64;
@@ -75,14 +65,9 @@ impl Store {
     /// Makes an array of owners; `None` if boot memory is used up.
     fn fill(&mut self) -> Option<()> {
         let owners = MIN_OWNERS.max(OWNERS_PER_CPU * start::cpus());
-        let slots = owners + start::cpus();
-        let array = boot::alloc(slots * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>();
+        let array = make_array(owners, start::cpus());
         if array.is_null() {
             return None;
-        }
-        for n in 0..slots {
-            // SAFETY: fresh memory for so many slots.
-            unsafe { array.add(n).write(Slot::holding(dummy())) };
         }
         (self.fresh, self.fresh_left) = (array, owners);
         Some(())

@@ -5,6 +5,12 @@ fn location() -> *mut i32 {
     unsafe { libc::__errno_location() }
 }
 
+/// The address of the calling thread's `errno`.
+#[inline]
+pub fn address() -> usize {
+    location().addr()
+}
+
 /// Sets `errno` to ENOMEM.
 #[cold]
 pub fn set_out_of_memory() {

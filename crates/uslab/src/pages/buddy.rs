@@ -434,12 +434,10 @@ impl Buddy {
     /// chunks that huge pages back.
     pub fn next_dirty(&self, cursor: usize, locked: Locked) -> Option<usize> {
         let committed = arena::chunks_committed();
-        let dirty = |&index: &usize| {
-            // SAFETY: committed, and `&self` is the lock.
-            let chunk = unsafe { &*arena::chunk(index) };
-            !chunk.keeps_huge() && self.is_purgeable(chunk, locked)
-        };
-        (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
+        let cursor = cursor.min(committed);
+        // SAFETY: committed, and `&self` is the lock.
+        let is_purgeable = |&index: &usize| self.is_purgeable(unsafe { &*arena::chunk(index) }, locked);
+        Index::Dirty.all(cursor, committed).chain(Index::Dirty.all(0, cursor)).find(is_purgeable)
     }
 
     /// Charges `charged` pages of a run that was claimed. If the hard limit forbids it, frees the
@@ -538,6 +536,9 @@ impl Buddy {
                 Index::Whole.set(index, true);
                 Index::Backed.set(index, chunk.dirty_pages > 0);
             }
+            if chunk.dirty_pages > 0 && !chunk.keeps_huge() {
+                Index::Dirty.set(index, true);
+            }
             stretches::note(index);
         }
         self.assert_linked(index);
@@ -564,6 +565,9 @@ impl Buddy {
             if level >= PINNED_LEVEL {
                 Index::Whole.set(index, false);
                 Index::Backed.set(index, false);
+            }
+            if Index::Dirty.has(index) {
+                Index::Dirty.set(index, false);
             }
             if chunk.next != NONE {
                 (*arena::chunk(chunk.next as usize)).prev = chunk.prev;

@@ -118,15 +118,11 @@ pub(super) struct Locked<'a> {
 /// usually means that its holder is preempted, or that a fork is under way.
 const TRIES: usize = 4;
 
-/// Attempts to take a slot's lock before a thread gives up the step: longer than another thread's
-/// step lasts, unless that thread is off its CPU.
-const LOCK_TRIES: usize = 64;
-
 impl<'a> Locked<'a> {
     /// Access to the slot of this CPU for objects of `node`, or of any home. If its lock is taken,
     /// to that of one of the next CPUs. `None` if all of these locks are taken.
     pub fn new(slots: &'a [Slot], node: Option<usize>) -> Option<Locked<'a>> {
-        core::iter::successors(Some(Cpu::current()), |cpu| Some(cpu.next()))
+        core::iter::successors(Some(Cpu::asked()), |cpu| Some(cpu.next()))
             .take(TRIES)
             .filter_map(|cpu| cpu.shared(slots).map(|slot| Locked { slot, cpu, node }))
             .find(|locked| !LockedSlot::is_taken(locked.slot))
@@ -134,12 +130,7 @@ impl<'a> Locked<'a> {
 
     /// Locks the slot for one step; `None` if the lock stays taken.
     fn step(&self) -> Option<LockedSlot<'a>> {
-        LockedSlot::try_lock(self.slot).or_else(|| {
-            (1..LOCK_TRIES).find_map(|_| {
-                core::hint::spin_loop();
-                LockedSlot::try_lock(self.slot)
-            })
-        })
+        LockedSlot::spin(self.slot)
     }
 }
 

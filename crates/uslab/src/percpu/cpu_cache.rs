@@ -18,7 +18,9 @@ use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::os::surplus::Surplus;
 use crate::os::{self, probe, sharing};
-use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
+use crate::rseq::{
+    Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_for_pushes, dummy_of, is_dummy, mode,
+};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
@@ -72,6 +74,8 @@ unsafe impl Send for CpuCache {}
 
 /// The arguments of [`CpuCache::new`] besides the slabs.
 pub struct Parts {
+    /// The memory of [`CpuCache::owner`].
+    pub slots: *mut u8,
     /// Memory for [`CpuCache::barn_bytes`], aligned to 64.
     pub barns: *mut u8,
     /// Possible CPUs.
@@ -92,23 +96,23 @@ impl CpuCache {
     /// Returns the owner that the page map is to have for the pages of the cache `id` with these
     /// slots.
     ///
-    /// In rseq mode the owner is the slots themselves. In locked mode every sequence takes itself
-    /// to be on CPU 0. So the owner is one more slot before them, which always has a dummy. Each
-    /// cache has a dummy of its own for this: `pop` writes a zero over the dummy's zero, and with a
-    /// common one threads that use different caches would take its line from each other with every
-    /// call. Where sheaves are hidden ([`super::hidden`]), a row of dummies is the owner. On a
-    /// machine of several nodes it is the first node's: see [`super::rows`].
+    /// In rseq mode the owner is the slots themselves. Where sheaves are hidden
+    /// ([`super::hidden`]), a row of dummies before them is the owner. On a machine of several
+    /// nodes it is the first node's: see [`super::rows`]. In locked mode it is `locked_owner`,
+    /// which comes from [`super::owners::take`].
     ///
     /// # Safety
     /// `slots` must point to [`CpuCache::slot_bytes`] bytes, aligned to 64, that live for ever and
-    /// that no other thread uses.
-    pub unsafe fn owner(slots: *mut u8, id: u16) -> Owner {
-        let (own, first) = (slots.cast::<Sheaf>(), slots.wrapping_add(size_of::<Slot>()).cast::<Slot>());
-        let slot = Slot::holding(if mode() == Mode::Rseq { dummy() } else { own });
+    /// that no other thread uses; so must `locked_owner`, in locked mode.
+    pub unsafe fn owner(slots: *mut u8, locked_owner: *mut Slot, id: u16) -> Owner {
+        let (first, dummy) = match mode() {
+            Mode::Rseq => (slots.cast::<Slot>(), dummy()),
+            Mode::Locked => (locked_owner, dummy_for_pushes()),
+        };
+        let slot = Slot::holding(dummy);
         slot.id.store(u32::from(id), Relaxed);
         // SAFETY: the caller's promise.
         unsafe {
-            own.write(Sheaf::without_room());
             first.write(slot);
             Owner::of_slots(first)
         }
@@ -123,11 +127,11 @@ impl CpuCache {
     ///
     /// # Safety
     /// `parts.barns` must point to [`CpuCache::barn_bytes`] bytes that belong to the cache for
-    /// ever. The slabs' owner must come from [`CpuCache::owner`], for as many CPUs.
+    /// ever. The slabs' owner must come from [`CpuCache::owner`], for `parts.slots`.
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         invariant!(!parts.hides || super::may_hide(), "a cache that hides its sheaves has a row for that");
         // SAFETY: the caller's promise.
-        let rows = unsafe { Rows::write(&slabs, parts.cpus, parts.nodes, parts.hides) };
+        let rows = unsafe { Rows::write(&slabs, &parts) };
         let barns = parts.barns.cast::<Barn>();
         let full_bytes = Barn::full_bytes_for(sharing::most_cpus());
         for group in 0..parts.groups {

@@ -37,24 +37,20 @@ pub fn is_allowed() -> bool {
     ARE_ALLOWED.load(Relaxed)
 }
 
-/// The slots with sheaves of the cache whose page map entries name `owner`, on `cpus` CPUs. If it
-/// `hides` its sheaves, writes the slots between them.
+/// The slots with sheaves in the memory of a cache, on `cpus` CPUs. If it `hides` its sheaves in
+/// rseq mode, writes the dummies before them, but for the first, which is the owner.
 ///
 /// # Safety
-/// `owner` must be followed by the slots that `CpuCache::slot_bytes` counts, and belong to the
-/// caller.
-pub(super) unsafe fn slots_behind(owner: *mut Slot, cpus: usize, hides: bool) -> *mut Slot {
-    let before = match mode() {
-        Mode::Rseq if hides => cpus,
-        Mode::Rseq => 0,
-        Mode::Locked => 1,
-    };
+/// `slots` must be the memory of `CpuCache::owner`, and belong to the caller.
+pub(super) unsafe fn slots_behind(slots: *mut u8, cpus: usize, hides: bool) -> *mut Slot {
+    let first = slots.cast::<Slot>();
+    let before = if hides && mode() == Mode::Rseq { cpus } else { 0 };
     for cpu in 1..before {
         // SAFETY: the caller's promise; the first has been written.
-        unsafe { owner.add(cpu).write(Slot::holding(dummy_of(cpu))) };
+        unsafe { first.add(cpu).write(Slot::holding(dummy_of(cpu))) };
     }
     // SAFETY: as above.
-    unsafe { owner.add(before) }
+    unsafe { first.add(before) }
 }
 
 /// Objects that change places with each other alone. A program walks its objects mostly in the

@@ -44,6 +44,7 @@ mod hidden;
 mod hidden_row;
 mod lending;
 pub mod local;
+pub mod owners;
 mod ownership;
 mod refill;
 mod regions;

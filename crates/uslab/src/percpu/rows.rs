@@ -18,17 +18,18 @@
 //!
 //! ```text
 //!   one node         owner = slots with sheaves = slots to allocate from     no lending row
-//!   several nodes    dummy │ row of node 0 (owner) │ row of node 1 │ … │ lending row
-//!   hidden, locked   dummy │ owner: dummies │ row of node 0 │ row of node 1 │ …
+//!   several nodes    row of node 0 (owner) │ row of node 1 │ … │ lending row
+//!   hidden           owner: dummies │ row of node 0 │ row of node 1 │ …
+//!   locked           row of node 0 │ row of node 1 │ …       owner: see `owners`
 //!   with a policy    as with one node
 //! ```
 //!
 //! Where sheaves are hidden and in locked mode each call takes the slow path, which chooses the
 //! row.
 
-use super::CpuCache;
 use super::access::Home;
 use super::hidden;
+use super::{CpuCache, Parts};
 use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy_of, dummy_slots, mode};
 use crate::slab::Slabs;
 use core::sync::atomic::Ordering::Relaxed;
@@ -54,11 +55,13 @@ impl Rows {
     /// Writes the slots of a cache.
     ///
     /// # Safety
-    /// The slabs' owner must come from [`CpuCache::owner`], in memory for as many CPUs and nodes.
-    pub unsafe fn write(slabs: &Slabs, cpus: usize, nodes: usize, hides: bool) -> Rows {
+    /// The slabs' owner must come from [`CpuCache::owner`], with the memory of `parts.slots`, for
+    /// as many CPUs and nodes.
+    pub unsafe fn write(slabs: &Slabs, parts: &Parts) -> Rows {
+        let (cpus, nodes) = (parts.cpus, parts.nodes);
         let (owner, id) = (slabs.owner().slots(), u32::from(slabs.id()));
-        // SAFETY: the owner is the first slot of the memory, which has as many as are needed.
-        let first = unsafe { hidden::slots_behind(owner, cpus, hides) };
+        // SAFETY: the caller's promise.
+        let first = unsafe { hidden::slots_behind(parts.slots, cpus, parts.hides) };
         for at in 0..cpus * nodes {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
             unsafe {
@@ -73,7 +76,9 @@ impl Rows {
             }
         }
         if !slabs.has_owner_of_each_node() {
-            return Rows { slots: first, fast: owner, fast_bulk: owner, lending: core::ptr::null_mut() };
+            // A pop writes a dummy, which must be that of the thread's number.
+            let fast = if mode() == Mode::Locked { dummy_slots() } else { owner };
+            return Rows { slots: first, fast, fast_bulk: fast, lending: core::ptr::null_mut() };
         }
         // SAFETY: the lending row follows the others.
         let lending = unsafe { first.add(cpus * nodes) };
@@ -88,11 +93,11 @@ impl Rows {
 }
 
 impl CpuCache {
-    /// Bytes of slots for `cpus` CPUs and `nodes` nodes, behind the cache's own dummy and the slot
-    /// that the page map names. Enough for a cache that hides its sheaves, where caches may.
+    /// Bytes of slots for `cpus` CPUs and `nodes` nodes. Enough for a cache that hides its sheaves,
+    /// where caches may.
     pub fn slot_bytes(cpus: usize, nodes: usize) -> usize {
         let rows = nodes + usize::from(hidden::is_allowed()) + usize::from(are_named(nodes, false));
-        (rows * cpus + 2) * size_of::<Slot>()
+        rows * cpus * size_of::<Slot>()
     }
 
     /// Bytes from the slots that the page map names for one node to those for the next, of a

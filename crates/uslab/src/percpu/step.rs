@@ -1,6 +1,6 @@
-//! A pop or a push on a main sheaf that is hidden from the fast path: debugged and hardened caches
-//! do here what the fast path does for others. Calls that the sheaf cannot serve go on to the slow
-//! path.
+//! A pop or a push on a main sheaf that is hidden from the fast path: debugged and hardened caches,
+//! and all caches in locked mode, do here what the fast path does for others. It counts nothing, as
+//! the fast path does. Calls that the sheaf cannot serve go on to the slow path.
 
 use super::CpuCache;
 use crate::pages::PAGE_BYTES;
@@ -12,6 +12,9 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 /// Bytes of the next object that a pop prefetches; of longer ones the processor prefetches the rest
 /// by itself.
 const MAX_PREFETCHED_BYTES: usize = 256;
+
+/// Attempts to take the lock of a slot.
+const TRIES: usize = 8;
 
 impl CpuCache {
     /// Pops an object of this CPU's main sheaf, though it is hidden; null if it has none.
@@ -28,32 +31,28 @@ impl CpuCache {
                 self.prefetch_next(row);
                 object
             }
-            Mode::Locked => {
-                self.try_lock(self.this_node()).map_or(core::ptr::null_mut(), |locked| locked.pop())
-            }
+            Mode::Locked => self.try_lock(None).map_or(core::ptr::null_mut(), |locked| locked.pop()),
         }
     }
 
-    /// Pushes an object to this CPU's main sheaf, though it is hidden. Returns false if that has no
-    /// room.
+    /// Pushes an object to this CPU's main sheaf, though it is hidden. [`Pushed::Slow`]: that has
+    /// no room, or it is not hidden. An object that is on top already stays there once.
     ///
     /// # Safety
     /// `object` must be a free object of this cache that the caller owns.
     #[inline]
-    pub unsafe fn push_hidden(&self, object: *mut u8) -> bool {
+    pub unsafe fn push_hidden(&self, object: *mut u8) -> Pushed {
         if !self.has_hidden() {
-            return false;
+            return Pushed::Slow;
         }
         let (node, _) = self.slabs().home_of_first(&[object]);
         // SAFETY: as above, and the caller's promise.
-        let pushed = unsafe {
+        unsafe {
             match mode() {
                 Mode::Rseq => rseq::push_tested(self.row(node).as_ptr(), object),
-                Mode::Locked => self.try_lock(node).map_or(Pushed::Slow, |locked| locked.push(object)),
+                Mode::Locked => self.try_lock(Some(node)).map_or(Pushed::Slow, |locked| locked.push(object)),
             }
-        };
-        // An object that is on top already stays there once.
-        pushed != Pushed::Slow
+        }
     }
 
     /// Prefetches the object that this CPU's next pop from the row will yield: its record and its
@@ -75,11 +74,22 @@ impl CpuCache {
         }
     }
 
+    /// Locks this CPU's slot for the objects of `node`, by default the CPU's. If its lock is taken,
+    /// the slot of one of the next CPUs: the holder may be off its CPU. `None` if all are.
     #[inline]
-    fn try_lock(&self, node: usize) -> Option<LockedSlot<'_>> {
-        let cpu = Cpu::current();
-        // The slow path is to mark the CPU first: a fork leaves the locks of other slots alone.
-        let slot = cpu.shared(self.row(node)).filter(|_| self.used.has_cpu(cpu))?;
-        LockedSlot::try_lock(slot)
+    fn try_lock(&self, node: Option<usize>) -> Option<LockedSlot<'_>> {
+        let mut cpu = Cpu::current();
+        let node = if self.nodes == 1 { 0 } else { node.unwrap_or_else(|| cpu.node()) };
+        let row = self.row(node);
+        for _ in 0..TRIES {
+            // The slow path is to mark the CPU first: a fork leaves the locks of other slots alone.
+            let slot = cpu.shared(row).filter(|_| self.used.has_cpu(cpu))?;
+            if let Some(locked) = LockedSlot::try_lock(slot) {
+                return Some(locked);
+            }
+            core::hint::spin_loop();
+            cpu = cpu.next();
+        }
+        None
     }
 }

@@ -69,11 +69,12 @@ fn cache_by(
     assert!(!slots.is_null() && !lists.is_null() && !barns.is_null());
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
-        let owner = CpuCache::owner(slots, id);
+        let owner = CpuCache::owner(slots, owners::take(cpus), id);
         let tallies = Tally::lines(tallies, cpus, geometry.object_bytes);
         let memory = GroupMemory { start: lists, groups: nodes, nodes, shared: None, tallies };
         let slabs = change(Slabs::new(owner, "test", geometry, Temperature::Hot, None, memory));
-        let parts = Parts { barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true, hides: false };
+        let parts =
+            Parts { slots, barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true, hides: false };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
         (cache, counters::record(id))

@@ -77,7 +77,7 @@ impl CpuCache {
         let mut walked = Walked { slots: self.slots().len(), ..Walked::default() };
         let subject = Subject::new("cache", self);
         // SAFETY: an owner's first slot is valid for ever.
-        let first = unsafe { &*self.fast_slots() };
+        let first = unsafe { &*self.slabs().owner().slots() };
         subject.equal(
             first.id.load(Relaxed),
             u32::from(self.slabs().id()),

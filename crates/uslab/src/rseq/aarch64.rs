@@ -2,7 +2,7 @@
 //! each instruction.
 //!
 //! There are two differences from x86-64. The thread control block has no scratch words, so a
-//! process without registration uses areas of this module, which always name CPU 0 ([`SCRATCH`]).
+//! process without registration uses areas of this module ([`SCRATCH`]).
 //! And the exchange commits with a store-exclusive: where that fails nothing has changed, and the
 //! sequence restarts.
 
@@ -10,7 +10,7 @@ use super::detect::area_offset;
 use super::layout::START_TEST;
 use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// The signature before each abort handler, with which threads are registered.
 pub(super) const SIGNATURE: u32 = 0xd428_bc00;
@@ -19,15 +19,27 @@ pub(super) const SIGNATURE: u32 = 0xd428_bc00;
 pub(super) const SUPPORTED: bool = true;
 /// The offset that stands for "no registration".
 pub(super) const SCRATCH_OFFSET: usize = 0;
+/// The same: only this copy of the library uses its scratch areas.
+pub(super) const LOCKED_OFFSET: usize = SCRATCH_OFFSET;
 
-/// cpu_id_start and cpu_id (both 0), rseq_cs; on a cache line of its own.
+/// cpu_id_start and cpu_id, rseq_cs; on a cache line of its own.
 #[repr(align(64))]
 struct Area([AtomicUsize; 4]);
 
 /// The scratch areas of processes without registration. Each sequence stores the address of its
-/// descriptor in one, and no code reads it. So threads may share an area; sharing costs only speed.
+/// descriptor in one, and no code reads it. Threads may share an area, and then have one hint; that
+/// costs only speed.
 static SCRATCH: [Area; SCRATCH_AREAS] = [const { Area([const { AtomicUsize::new(0) }; 4]) }; SCRATCH_AREAS];
-const SCRATCH_AREAS: usize = 64;
+const SCRATCH_AREAS: usize = 256;
+
+/// `cpu_id_start` and `cpu_id` of the thread's area in locked mode.
+#[inline]
+pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
+    let words = scratch() as *const AtomicU32;
+    // SAFETY: the first two words of an area, which are only accessed by atomics and by the
+    // sequences' loads.
+    unsafe { [&*words, &*words.add(1)] }
+}
 
 /// This thread's area.
 #[inline(always)]

@@ -2,6 +2,8 @@
 //! so the slow path does it under the slot's lock.
 
 use super::{Exchanged, Pushed, Sheaf, Slot, Which};
+use crate::os;
+use core::sync::atomic::AtomicU32;
 
 /// Never used.
 pub(super) const SIGNATURE: u32 = 0;
@@ -10,6 +12,21 @@ pub(super) const SIGNATURE: u32 = 0;
 pub(super) const SUPPORTED: bool = false;
 /// Never used.
 pub(super) const SCRATCH_OFFSET: usize = 0;
+/// Never used.
+pub(super) const LOCKED_OFFSET: usize = 0;
+
+const HINTS: usize = 512;
+
+/// The words of threads' hints. Threads may share them, and then have one hint.
+static HINT_WORDS: [[AtomicU32; 2]; HINTS] = [const { [const { AtomicU32::new(0) }; 2] }; HINTS];
+
+/// The words of the thread's hint, by a hash of the address of its `errno`. Control blocks lie
+/// whole pages apart, often a power of two of them, so the hash is the upper bits of a product.
+#[inline]
+pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
+    let product = os::errno::address().wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
+    HINT_WORDS[product >> (usize::BITS - HINTS.ilog2())].each_ref()
+}
 
 /// Always null.
 ///

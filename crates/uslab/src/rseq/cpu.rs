@@ -19,12 +19,21 @@ impl Cpu {
     }
 
     /// The CPU that the calling thread runs on. The thread may migrate at any time, so the answer
-    /// may be stale.
+    /// may be stale. In locked mode it may be the thread's hint (`hint`).
     #[inline]
     pub fn current() -> Cpu {
         Cpu(match mode() {
             Mode::Rseq => super::arch::area_cpu() as usize,
-            Mode::Locked => super::fake::cpu().unwrap_or_else(os::cpu::current),
+            Mode::Locked => super::fake::cpu().unwrap_or_else(super::hint::get),
+        })
+    }
+
+    /// As [`Cpu::current`], but asks the kernel in locked mode, and makes the answer the thread's
+    /// hint. That may be a system call.
+    pub fn asked() -> Cpu {
+        Cpu(match mode() {
+            Mode::Rseq => super::arch::area_cpu() as usize,
+            Mode::Locked => super::fake::cpu().unwrap_or_else(super::hint::ask),
         })
     }
 

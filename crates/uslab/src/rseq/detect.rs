@@ -1,6 +1,6 @@
 //! The choice between the two modes, made once, before the first cache exists.
 
-use super::layout::{MAX_CPUS, fill_dummy_slots};
+use super::layout::{DUMMIES, MAX_CPUS, fill_dummy_slots};
 use crate::os;
 use crate::sync::CachePadded;
 use core::fmt;
@@ -65,8 +65,8 @@ impl Reason {
 static RSEQ_IN_USE: AtomicU8 = AtomicU8::new(0);
 static REASON: AtomicU8 = AtomicU8::new(Reason::None as u8);
 
-/// Distance in bytes from the thread pointer to the area that sequences use. Before `init`, and in
-/// locked mode, that is the scratch area. Padded, because every operation reads it, and the locks
+/// Distance in bytes from the thread pointer to the area that sequences use. Before `init` that is
+/// the scratch area, which names CPU 0. Padded, because every operation reads it, and the locks
 /// of start-up and forks would lie beside it.
 static AREA_OFFSET: CachePadded<AtomicUsize> = CachePadded(AtomicUsize::new(super::arch::SCRATCH_OFFSET));
 
@@ -99,13 +99,14 @@ pub fn init(forced_off: bool, cpus: Option<usize>) {
     // Its address is seen here, so that the optimiser does not cut the padding off.
     core::hint::black_box(&AREA_OFFSET);
     super::arch::init();
-    fill_dummy_slots(cpus.unwrap_or(MAX_CPUS));
     let reason = if forced_off { Reason::Forced } else { probe(cpus) };
     REASON.store(reason as u8, Relaxed);
-    if reason == Reason::None {
+    fill_dummy_slots(numbers(reason, cpus.unwrap_or(MAX_CPUS)));
+    let registered = super::arch::registered_offset().filter(|_| reason == Reason::None);
+    if registered.is_some() {
         RSEQ_IN_USE.store(1, Relaxed);
-        AREA_OFFSET.0.store(super::arch::registered_offset().unwrap_or(super::arch::SCRATCH_OFFSET), Release);
     }
+    AREA_OFFSET.0.store(registered.unwrap_or(super::arch::LOCKED_OFFSET), Release);
 }
 
 fn probe(cpus: Option<usize>) -> Reason {
@@ -130,6 +131,18 @@ fn probe(cpus: Option<usize>) -> Reason {
 #[inline]
 pub fn mode() -> Mode {
     if RSEQ_IN_USE.load(Relaxed) != 0 { Mode::Rseq } else { Mode::Locked }
+}
+
+/// The numbers that the area may contain in this process, on a machine of `cpus` CPUs: each owner
+/// of pages must have as many slots.
+pub fn area_numbers(cpus: usize) -> usize {
+    numbers(reason(), cpus)
+}
+
+/// In locked mode the area contains a hint (`hint`). Its bound is the same for all copies of the
+/// library in the process, which may share the area.
+fn numbers(reason: Reason, cpus: usize) -> usize {
+    if reason == Reason::None { cpus } else { cpus.max(DUMMIES) }
 }
 
 /// The reason why the mode is [`Mode::Locked`].

@@ -174,7 +174,7 @@ pub const DUMMIES: usize = 64;
 /// Pop writes a zero over the dummy's zero. With one dummy for all, CPUs that allocate from a cache
 /// without sheaves would take its line from each other with every call.
 #[unsafe(link_section = ".bss.uslab_tables")]
-static DUMMY: [OwnLine; DUMMIES] = [const { OwnLine(Sheaf::without_room()) }; DUMMIES];
+static DUMMY: [OwnLine; DUMMIES + 1] = [const { OwnLine(Sheaf::without_room()) }; DUMMIES + 1];
 
 /// The sheaf of a CPU that has none: empty for pop and full for push, so that both take their slow
 /// path. Any dummy may stand in any slot; see [`dummy_of`].
@@ -187,6 +187,12 @@ pub const fn dummy() -> *mut Sheaf {
 #[inline(always)]
 pub const fn dummy_of(cpu: usize) -> *mut Sheaf {
     (&raw const DUMMY[cpu % DUMMIES].0).cast_mut()
+}
+
+/// A dummy for slots that are only pushed to. No pop writes it, so all CPUs may read it.
+#[inline(always)]
+pub const fn dummy_for_pushes() -> *mut Sheaf {
+    (&raw const DUMMY[DUMMIES].0).cast_mut()
 }
 
 /// Whether `sheaf` is a dummy.

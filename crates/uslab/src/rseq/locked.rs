@@ -31,6 +31,19 @@ impl<'a> LockedSlot<'a> {
         free.then(|| LockedSlot { slot })
     }
 
+    /// Takes the slot's lock if it is free soon: before another thread's step ends, unless that
+    /// thread is off its CPU.
+    #[inline]
+    pub fn spin(slot: &'a Slot) -> Option<LockedSlot<'a>> {
+        const TRIES: usize = 64;
+        Self::try_lock(slot).or_else(|| {
+            (1..TRIES).find_map(|_| {
+                core::hint::spin_loop();
+                Self::try_lock(slot)
+            })
+        })
+    }
+
     /// Takes the slot's lock, and sleeps while another thread holds it. For forks and the
     /// destruction of caches, which are rare.
     ///
@@ -49,18 +62,11 @@ impl<'a> LockedSlot<'a> {
     /// As [`LockedSlot::lock`], but returns `None` after about 20 milliseconds. For drains, which
     /// can skip a slot.
     pub fn lock_soon(slot: &'a Slot) -> Option<LockedSlot<'a>> {
-        const SPINS: u32 = 64;
         /// Sleeps from 50 microseconds, Linux's default timer slack, to 3.2 milliseconds.
         const FIRST_NAP_US: u64 = 50;
         const DOUBLINGS: u32 = 6;
         const NAPS: u32 = 11;
-        let spun = (0..SPINS).find_map(|_| {
-            Self::try_lock(slot).or_else(|| {
-                core::hint::spin_loop();
-                None
-            })
-        });
-        spun.or_else(|| {
+        Self::spin(slot).or_else(|| {
             let _errno = os::errno::Preserved::new();
             (0..NAPS).find_map(|attempt| {
                 os::Futex::wait_for_us(&slot.lock, 1, FIRST_NAP_US << attempt.min(DOUBLINGS));

@@ -52,10 +52,13 @@
 //! kernel's area but `rseq_cs`.
 //!
 //! # Without registration
-//! The fast path is the same code. In locked mode (see [`Mode`]) it reads a scratch area, in the
-//! thread control block or in static memory, that always names CPU 0, where each cache has a dummy
-//! of its own. So pop finds the sheaf empty and push finds it full. The slow path then takes each
-//! step of this contract under the slot's lock ([`locked`]).
+//! The fast path is the same code. In locked mode (see [`Mode`]) it reads an area in the thread
+//! control block or in static memory, and finds dummies alone: pop finds the sheaf empty, and push
+//! finds it full. The slow path then takes each step of this contract under the slot's lock
+//! ([`locked`]).
+//!
+//! A pop writes the dummy, so threads on different CPUs are to find different ones. The number in
+//! that area is therefore a hint of the thread's CPU (`hint`), below [`area_numbers`].
 //!
 //! A step that does not get the lock changes nothing: `pop_bulk` and `push_bulk` return 0 whatever
 //! the sheaf holds, and `exchange` returns [`Exchanged::Taken`].
@@ -73,6 +76,7 @@ mod copy;
 mod cpu;
 mod detect;
 pub mod fake;
+mod hint;
 mod layout;
 pub mod lend;
 pub mod locked;
@@ -84,10 +88,10 @@ pub use arch::{ABORTS, INJECT_TURNS};
 pub use arch::{exchange, pop, pop_bulk, push, push_bulk, push_tested};
 pub use copy::copy;
 pub use cpu::Cpu;
-pub use detect::{Mode, init, mode, reason};
+pub use detect::{Mode, area_numbers, init, mode, reason};
 pub use layout::{
     DUMMIES, FACTS, MAX_CPUS, Owner, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy,
-    dummy_of, dummy_slots, is_dummy,
+    dummy_for_pushes, dummy_of, dummy_slots, is_dummy,
 };
 
 use core::sync::atomic::AtomicU32;

@@ -13,7 +13,7 @@ use super::detect::area_offset;
 use super::layout::START_TEST;
 use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Code of the abort handler before it restarts: none in an ordinary build.
 #[cfg(not(uslab_inject))]
@@ -520,6 +520,20 @@ pub(super) const SUPPORTED: bool = true;
 /// Every thread's TCB contains it, zeroed. There `cpu_id_start` reads as 0, and the store to
 /// `rseq_cs` is harmless.
 pub(super) const SCRATCH_OFFSET: usize = 0x280;
+
+/// Offset of the area of locked mode, the next 16 bytes: its `cpu_id_start` is the thread's hint.
+/// All copies of the library in the process share it. A copy that has not chosen its mode has one
+/// dummy slot alone, so it must not read the hints of another.
+pub(super) const LOCKED_OFFSET: usize = SCRATCH_OFFSET + 16;
+
+/// `cpu_id_start` and `cpu_id` of the thread's area in locked mode.
+#[inline]
+pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
+    let words = (thread_pointer() + LOCKED_OFFSET) as *const AtomicU32;
+    // SAFETY: words of the thread's control block that no C library uses. The references do not
+    // leave the thread.
+    unsafe { [&*words, &*words.add(1)] }
+}
 
 core::arch::global_asm!(
     // Weak, so that the library loads with a C library without these symbols.

@@ -102,10 +102,7 @@ impl Buddy {
     /// The lowest wholly free chunk with memory of `home`, or else without memory and mapped.
     fn lowest_whole(&self, home: Home) -> Option<usize> {
         let committed = arena::chunks_committed();
-        let lowest = |index: Index| {
-            core::iter::successors(index.next(0, committed), move |&chunk| index.next(chunk + 1, committed))
-                .take(MAX_TRIED)
-        };
+        let lowest = |index: Index| index.all(0, committed).take(MAX_TRIED);
         let is_own = |&index: &usize| self.share_lists(arena::home_of_chunk(index), home);
         let backed = lowest(Index::Backed).find(is_own);
         let is_clean = |&index: &usize| nodes::is_untouched(at(index)) && !at(index).is_unmapped;

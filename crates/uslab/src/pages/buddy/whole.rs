@@ -1,9 +1,12 @@
-//! Which chunks are wholly free, and which of these have memory.
+//! Which chunks are wholly free, which of these have memory, and which chunks a purge finds pages
+//! in.
 //!
 //! ```text
 //!   whole     …0000 0000 0110 1111…      bit n: chunk n is wholly free, mapped or not
 //!   backed    …0000 0000 0010 0011…      bit n: it also has dirty pages
-//!   summary   …0 1…                      bit n: word n has a bit; one for each of the two
+//!   dirty     …0110 1000 0010 0011…      bit n: chunk n, wholly free or not, has dirty pages, and
+//!                                        no huge page that a purge of them would split
+//!   summary   …0 1…                      bit n: word n has a bit; one for each of the three
 //! ```
 //!
 //! Allocations take the lowest chunk, and purges the highest, so that rows of chunks stay whole and
@@ -31,14 +34,14 @@ pub(super) struct Tables {
 
 /// What the indices know of 64 chunks.
 pub(super) struct Group {
-    bits: [AtomicU64; 2],
+    bits: [AtomicU64; INDICES],
     /// See `lengths`.
     pub bounds: [[AtomicU8; 8]; 2],
 }
 
 /// What the indices know of 64 groups.
 pub(super) struct Area {
-    bits: [AtomicU64; 2],
+    bits: [AtomicU64; INDICES],
     /// The groups of which all chunks are wholly free.
     whole: AtomicU64,
     /// See `lengths`.
@@ -50,7 +53,7 @@ pub(super) struct Area {
 impl Group {
     const fn new() -> Group {
         Group {
-            bits: [const { AtomicU64::new(0) }; 2],
+            bits: [const { AtomicU64::new(0) }; INDICES],
             bounds: [const { [const { AtomicU8::new(0) }; 8] }; 2],
         }
     }
@@ -59,7 +62,7 @@ impl Group {
 impl Area {
     const fn new() -> Area {
         Area {
-            bits: [const { AtomicU64::new(0) }; 2],
+            bits: [const { AtomicU64::new(0) }; INDICES],
             whole: AtomicU64::new(0),
             bounds: [const { [const { AtomicU8::new(0) }; 64] }; 2],
             most: [const { AtomicU8::new(0) }; 2],
@@ -74,7 +77,12 @@ pub(super) enum Index {
     Whole,
     /// Those of them that have dirty pages.
     Backed,
+    /// Chunks with dirty pages, without a huge page that a purge of them would split.
+    Dirty,
 }
+
+/// The number of indices.
+const INDICES: usize = Index::Dirty as usize + 1;
 
 fn change(bits: &AtomicU64, bit: usize, is_set: bool) -> u64 {
     let now = bits.load(Relaxed) & !(1 << (bit % 64)) | u64::from(is_set) << (bit % 64);
@@ -135,6 +143,11 @@ impl Index {
             let far = next_bit(word + 1, end.div_ceil(64), |at| self.summary(at).load(Relaxed))?;
             next_bit(far * 64, end, bits)
         })
+    }
+
+    /// The chunks from `from` on, below `end`, in order.
+    pub fn all(self, from: usize, end: usize) -> impl Iterator<Item = usize> {
+        core::iter::successors(self.next(from, end), move |&index| self.next(index + 1, end))
     }
 
     /// The last chunk below `end`.
