@@ -39,12 +39,10 @@ impl CpuCache {
     pub(super) fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         let got = access.pop_bulk(out);
         if got > 0 {
-            if self.may_serve_these(&out[..got]) {
+            // SAFETY: this CPU's sheaf had them.
+            if unsafe { self.may_serve_these(&out[..got]) } {
                 return got;
             }
-            // SAFETY: this CPU's sheaf had them. The slabs check each, and report those that are no
-            // free objects of theirs.
-            unsafe { self.slabs().free(&out[..got]) };
         }
         if self.slabs().geometry().is_run() {
             return self.take_runs(access, out);
@@ -85,10 +83,9 @@ impl CpuCache {
             return self.slabs().take(home.node, out, out.len());
         }
         let got = source.pop_into(out);
-        if !self.may_serve_these(&out[..got]) {
+        // SAFETY: a sheaf of this cache had them.
+        if !unsafe { self.may_serve_these(&out[..got]) } {
             self.flush_and_free(&mut source, Keep::Target);
-            // SAFETY: a sheaf of this cache had them; the slabs report those that are no objects.
-            unsafe { self.slabs().free(&out[..got]) };
             return self.slabs().take(home.node, out, out.len());
         }
         self.install(access, source.0, home);
@@ -96,13 +93,22 @@ impl CpuCache {
     }
 
     /// Whether `objects`, which come out of a sheaf, may be objects of this cache. One object is
-    /// looked up in the page map, several are compared with the arena's bounds.
+    /// looked up in the page map, several are compared with the arena's bounds. If not, the slabs
+    /// get them, check each, and report those that are no free objects of theirs.
+    ///
+    /// # Safety
+    /// A sheaf of this cache must have had the objects, and the caller must own them.
     #[inline]
-    fn may_serve_these(&self, objects: &[*mut u8]) -> bool {
-        match objects {
+    pub(super) unsafe fn may_serve_these(&self, objects: &[*mut u8]) -> bool {
+        let may_serve = match objects {
             &[object] => self.slabs().has_object_at(object),
             _ => self.slabs().may_have(objects),
+        };
+        if !may_serve {
+            // SAFETY: the caller's promise.
+            unsafe { self.slabs().free(objects) };
         }
+        may_serve
     }
 
     /// Whether neither the spare nor the barn has an object, and no other barn of the node has

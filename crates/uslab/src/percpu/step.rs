@@ -31,7 +31,12 @@ impl CpuCache {
                 self.prefetch_next(row);
                 object
             }
-            Mode::Locked => self.try_lock(None).map_or(core::ptr::null_mut(), |locked| locked.pop()),
+            Mode::Locked => {
+                let object = self.try_lock(None).map_or(core::ptr::null_mut(), |locked| locked.pop());
+                // SAFETY: the slot's sheaf had the object.
+                let may_serve = object.is_null() || unsafe { self.may_serve_these(&[object]) };
+                if may_serve { object } else { core::ptr::null_mut() }
+            }
         }
     }
 

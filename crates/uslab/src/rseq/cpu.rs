@@ -53,7 +53,8 @@ impl Cpu {
     /// `None` if the table is empty.
     #[inline]
     pub fn shared<T>(self, table: &[T]) -> Option<&T> {
-        table.get(self.0.checked_rem(table.len())?)
+        // Most tables have an entry for each CPU, and a division takes longer than a step.
+        self.own(table).or_else(|| table.get(self.0.checked_rem(table.len())?))
     }
 
     /// The next number, even if no such CPU exists.

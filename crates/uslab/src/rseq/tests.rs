@@ -24,7 +24,7 @@ fn sheaf(capacity: u32, objects: &[usize]) -> *mut Sheaf {
 
 fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
     let cpus = crate::os::cpu::possible_cpus().unwrap();
-    let slots: Vec<Slot> = (0..cpus)
+    let slots: Vec<Slot> = (0..area_numbers(cpus))
         .map(|cpu| {
             let slot = Slot::holding(dummy());
             slot.main.store(main(cpu), Relaxed);
@@ -34,7 +34,7 @@ fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
     Box::leak(slots.into_boxed_slice())
 }
 
-/// In locked mode the sequences take every thread to be on CPU 0, so the tests hold there too.
+/// In locked mode a thread's area names the same slot throughout, so the tests hold there too.
 fn set_up() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
