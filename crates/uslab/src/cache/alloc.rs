@@ -19,7 +19,7 @@ impl Core {
     pub(crate) fn alloc_slow_for(&self, request: Request) -> *mut u8 {
         match self.is_followed() {
             true => self.alloc_followed(request),
-            false => self.alloc_one(request),
+            false => self.alloc_one(request, Self::fill_slowly),
         }
     }
 
@@ -29,7 +29,7 @@ impl Core {
     fn alloc_followed(&self, request: Request) -> *mut u8 {
         let mut object = self.pop_followed();
         if object.is_null() {
-            object = self.alloc_one(request);
+            object = self.alloc_one(request, Self::fill_slowly);
         }
         if !object.is_null() {
             self.count_allocated(&[object]);
@@ -37,11 +37,16 @@ impl Core {
         object
     }
 
-    /// Serves one object, which is not counted.
+    /// Fills all of `out`, and reclaims if it must. The objects are not handed out yet.
+    fn fill_slowly(&self, out: &mut [*mut u8]) -> bool {
+        self.fill_by(out, |out| self.cpu.alloc_slow(out))
+    }
+
+    /// Serves one object, by `fill` if hidden sheaves do not. It is not counted.
     #[inline]
-    fn alloc_one(&self, request: Request) -> *mut u8 {
+    fn alloc_one(&self, request: Request, fill: impl Fn(&Self, &mut [*mut u8]) -> bool) -> *mut u8 {
         let mut out = [self.cpu.pop_hidden()];
-        if out[0].is_null() && !self.fill_by(&mut out, |out| self.cpu.alloc_slow(out)) {
+        if out[0].is_null() && !fill(self, &mut out) {
             return core::ptr::null_mut();
         }
         // In one place for both: the stack of a user has the library's frames in a static program,
@@ -90,8 +95,11 @@ impl Core {
 
     /// [`Core::alloc_slow_noreclaim`], with the request.
     pub(crate) fn alloc_noreclaim_for(&self, request: Request) -> *mut u8 {
-        let mut out = [core::ptr::null_mut()];
-        if self.take_counted_each(&mut out, request) { out[0] } else { core::ptr::null_mut() }
+        let object = self.alloc_one(request, |core, out| core.cpu.alloc_slow(out));
+        if !object.is_null() && self.is_followed() {
+            self.count_allocated(&[object]);
+        }
+        object
     }
 
     /// Fills all of `out`, and reclaims if it must. On false, `out` holds no object.

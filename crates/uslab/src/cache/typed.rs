@@ -55,8 +55,8 @@ pub(super) type Construct<T> = fn(&mut MaybeUninit<T>) -> &mut T;
 /// drop(session); // the name is dropped, the object goes back to the cache
 /// ```
 pub struct Cache<T> {
-    /// The cache's slots. Until it is set up they are the dummies, which send the first call to the
-    /// slow path.
+    /// The slots for the fast path. Until the cache is set up they are the dummies, which send the
+    /// first call to the slow path.
     slots: AtomicPtr<Slot>,
     /// The slots that bulk frees push to; likewise.
     bulk_slots: AtomicPtr<Slot>,

@@ -9,15 +9,15 @@ use crate::cache::start;
 use crate::os::Lock;
 use crate::os::invariant::{assert_valid, invariant};
 use crate::percpu::owners::make_array;
-use crate::rseq::{Cpu, Owner, Slot};
+use crate::rseq::{Cpu, Owner, Slot, area_numbers};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 
 mod valid;
 pub use valid::check;
 
-/// Owners of an array per CPU.
-const OWNERS_PER_CPU: usize = 4;
+/// Owners of an array for each slot behind its last owner ([`make_array`]).
+const OWNERS_PER_SLOT: usize = 4;
 /// Lower bound of the owners of an array.
 const MIN_OWNERS: usize = 64;
 /// Owners that a thread moves from one store to another at a time.
@@ -64,7 +64,7 @@ impl Store {
 
     /// Makes an array of owners; `None` if boot memory is used up.
     fn fill(&mut self) -> Option<()> {
-        let owners = MIN_OWNERS.max(OWNERS_PER_CPU * start::cpus());
+        let owners = MIN_OWNERS.max(OWNERS_PER_SLOT * area_numbers(start::cpus()));
         let array = make_array(owners, start::cpus());
         if array.is_null() {
             return None;

@@ -97,7 +97,8 @@ fn cache(class: Class) -> Option<&'static Core> {
     // SAFETY: null or a core, which lives at its address for ever.
     if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
         // Another thread is between the two steps below, or was when the process forked: then the
-        // child has to take the second one. Or all objects are guarded, and the dummies stay.
+        // child has to take the second one. Or the dummies stay: all objects are guarded, or the
+        // mode is locked.
         if slots(class) == dummy_slots() && cache.slots() != dummy_slots() {
             settle(class);
         }

@@ -18,9 +18,7 @@ use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::os::surplus::Surplus;
 use crate::os::{self, probe, sharing};
-use crate::rseq::{
-    Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_for_pushes, dummy_of, is_dummy, mode,
-};
+use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
@@ -103,17 +101,19 @@ impl CpuCache {
     ///
     /// # Safety
     /// `slots` must point to [`CpuCache::slot_bytes`] bytes, aligned to 64, that live for ever and
-    /// that no other thread uses; so must `locked_owner`, in locked mode.
+    /// that no other thread uses. In locked mode no other cache may have `locked_owner`.
     pub unsafe fn owner(slots: *mut u8, locked_owner: *mut Slot, id: u16) -> Owner {
-        let (first, dummy) = match mode() {
-            Mode::Rseq => (slots.cast::<Slot>(), dummy()),
-            Mode::Locked => (locked_owner, dummy_for_pushes()),
-        };
-        let slot = Slot::holding(dummy);
-        slot.id.store(u32::from(id), Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise. `locked_owner` has been written, and pushes to its
+        // neighbours read it.
         unsafe {
-            first.write(slot);
+            let first = match mode() {
+                Mode::Rseq => slots.cast::<Slot>(),
+                Mode::Locked => locked_owner,
+            };
+            if mode() == Mode::Rseq {
+                first.write(Slot::holding(dummy()));
+            }
+            (*first).id.store(u32::from(id), Relaxed);
             Owner::of_slots(first)
         }
     }

@@ -6,9 +6,10 @@
 //! ```
 //!
 //! A hardened or debugged cache checks each call, and so takes the slow path each time. It still
-//! has sheaves. In locked mode every cache hides its sheaves behind one slot of dummies. In rseq
-//! mode a row of dummies hides those of the caches that ask for it; start-up decides whether caches
-//! get memory for such a row.
+//! has sheaves. In rseq mode a row of dummies hides those of the caches that ask for it; start-up
+//! decides whether caches get memory for such a row. In locked mode every cache hides its sheaves:
+//! allocations name the common dummy slots, and the page map an owner of dummies
+//! ([`super::owners`]).
 
 use crate::os;
 use crate::rseq::{Mode, Slot, dummy_of, mode};

@@ -27,8 +27,8 @@
 //! bytes per CPU for all caches ([`adapt`]). The slow path replaces sheaves of the old size as it
 //! meets them.
 //!
-//! In locked mode the same code holds the slot's lock for each step (see `access`), and every call
-//! takes the slow path.
+//! In locked mode the same code holds the slot's lock for each step (see `access`), and the fast
+//! path serves no call: a short step does (`step`), or the slow path.
 
 mod access;
 pub mod adapt;

@@ -24,8 +24,8 @@
 //!   with a policy    as with one node
 //! ```
 //!
-//! Where sheaves are hidden and in locked mode each call takes the slow path, which chooses the
-//! row.
+//! Where sheaves are hidden and in locked mode no call is served by the fast path, so what serves
+//! it chooses the row.
 
 use super::access::Home;
 use super::hidden;

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 /// by itself.
 const MAX_PREFETCHED_BYTES: usize = 256;
 
-/// Attempts to take the lock of a slot.
+/// Slots whose locks a step tries, once each.
 const TRIES: usize = 8;
 
 impl CpuCache {

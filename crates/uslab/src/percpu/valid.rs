@@ -13,7 +13,7 @@ use super::sheaf::Owned;
 use crate::os::invariant::{Checked, Subject, assert_valid};
 use crate::pages;
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{DUMMIES, Mode, Sheaf, Slot, Which, dummy_of, is_dummy, mode};
+use crate::rseq::{DUMMIES, Mode, Sheaf, Slot, Which, dummy_for_pushes, dummy_of, is_dummy, mode};
 use crate::slab;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -66,7 +66,7 @@ fn check_without_room(sheaf: *mut Sheaf) -> Checked {
 
 /// Checks the dummies that all caches share.
 pub fn check_dummy() -> Checked {
-    (0..DUMMIES).try_for_each(|cpu| check_without_room(dummy_of(cpu)))
+    (0..DUMMIES).map(dummy_of).chain([dummy_for_pushes()]).try_for_each(check_without_room)
 }
 
 impl CpuCache {

@@ -142,7 +142,7 @@ pub fn area_numbers(cpus: usize) -> usize {
 /// In locked mode the area contains a hint (`hint`). Its bound is the same for all copies of the
 /// library in the process, which may share the area.
 fn numbers(reason: Reason, cpus: usize) -> usize {
-    if reason == Reason::None { cpus } else { cpus.max(DUMMIES) }
+    if reason == Reason::None { cpus } else { DUMMIES }
 }
 
 /// The reason why the mode is [`Mode::Locked`].

@@ -1,7 +1,7 @@
 //! Locked mode: the same steps under a slot's lock, for processes without restartable sequences.
 //!
 //! The contract is that of the sequences (see the module above). "This CPU" is the CPU that the
-//! thread ran on when it asked: the lock excludes other threads, not the CPU.
+//! thread ran on when it asked, or its hint (`hint`): the lock excludes other threads, not the CPU.
 //!
 //! A thread holds the lock for one step. A thread that finds the lock taken does not wait longer
 //! than such a step, because the holder may have been preempted. It tries the next slot, or

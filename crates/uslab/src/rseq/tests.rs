@@ -34,7 +34,7 @@ fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
     Box::leak(slots.into_boxed_slice())
 }
 
-/// In locked mode a thread's area names the same slot throughout, so the tests hold there too.
+/// In locked mode the sequences use the first slot throughout, so the tests hold there too.
 fn set_up() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -48,6 +48,10 @@ fn alone(test: impl FnOnce()) {
     set_up();
     if !super::arch::SUPPORTED {
         return;
+    }
+    if mode() == Mode::Locked {
+        // A thread may have the control block of one that ended.
+        super::arch::hint_words().iter().for_each(|word| word.store(0, Relaxed));
     }
     // The thread stays on one CPU, so the sequences use one slot throughout.
     let cpu = crate::os::cpu::pin_to_current();
