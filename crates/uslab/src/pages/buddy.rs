@@ -3,7 +3,9 @@
 //! The fullest chunk is the one with the most memory, behind pages in use or free; of those that
 //! huge pages back, the one with the most pages in use. So free memory serves again before the
 //! program touches fresh pages. Chunks that purges left little memory serve last, and become free.
-//! A run of nine pages or more takes free pages with memory in any chunk first (see `lengths`).
+//! A run of 9 to 511 pages without alignment first takes the lowest free pages in a row that all
+//! have memory (see `search`). A run of more than a chunk takes the lowest free pages in a row (see
+//! `stretches`).
 //!
 //! A chunk with free pages stands in one of 11 × 10 lists of its node: by its level, and by the
 //! largest order that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels
@@ -13,7 +15,7 @@
 //! ```text
 //!  level 0  ▓▓▓▒▓▓▓▒   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
 //!  …
-//!  level 8  ░░░░░░░░   order 9 ▶ chunk            pinned: never unmapped, so used before level 9
+//!  level 8  ░░░░░░░░   order 9 ▶ chunk            pinned: never unmapped
 //!  level 9  ░░░░░░░░   order 9 ▶ chunk
 //!  level 10 ┄┄┄┄┄┄┄┄   order 9 ▶ chunk            mapped again only if nothing else fits
 //! ```

@@ -4,7 +4,7 @@
 //!  one range of addresses, mapped piece by piece
 //!  ┌─────────────┬────────┬──────┬──────────┬────────────────────────────────────────────────┐
 //!  │ descriptors │ chunks │ boot │ page map │ data: chunk 0 │ chunk 1 │ …   (2 MiB each)         │
-//!  │  64 B/page  │ 160 B  │      │ 8 B/page │ 512 pages of 4 KiB                              │
+//!  │  64 B/page  │ 176 B  │      │ 8 B/page │ 512 pages of 4 KiB                              │
 //!  └─────────────┴────────┴──────┴──────────┴────────────────────────────────────────────────┘
 //! ```
 //!

@@ -1,12 +1,13 @@
-//! Hidden sheaves: the fast path finds dummies alone, and the slow path uses the sheaves.
+//! Hidden sheaves: the fast path finds dummies alone. The short step (`step`) and the slow path use
+//! the sheaves.
 //!
 //! ```text
 //!   tables, page map ──▶ owner: dummy │ dummy │ …      pop and push fail
 //!   slow path ─────────▶ slots: main  │ main  │ …      as without hiding
 //! ```
 //!
-//! A hardened or debugged cache checks each call, and so takes the slow path each time. It still
-//! has sheaves. In rseq mode a row of dummies hides those of the caches that ask for it; start-up
+//! A hardened or debugged cache checks each call, so the fast path may serve none. The cache still
+//! has sheaves. In rseq mode a row of dummies hides them, if the cache asks for it; start-up
 //! decides whether caches get memory for such a row. In locked mode every cache hides its sheaves:
 //! allocations name the common dummy slots, and the page map an owner of dummies
 //! ([`super::owners`]).

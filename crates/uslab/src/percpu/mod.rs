@@ -1,7 +1,7 @@
 //! Per-CPU sheaves: the layer between the fast path and the slabs.
 //!
 //! ```text
-//!            fast path               slow path (of many calls in a row, one in ~60)
+//!            fast path               slow path (in a long streak, 1 call in ~60)
 //!  cpu 0  main ◀─ pop, push ─▶  spare ◀──▶ ┐
 //!  cpu 1  main                  spare ◀──▶ ├── barn of the group ◀─▶ slabs of the group
 //!  …                                       ┘   full and empty sheaves

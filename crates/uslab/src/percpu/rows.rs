@@ -24,8 +24,8 @@
 //!   with a policy    as with one node
 //! ```
 //!
-//! Where sheaves are hidden and in locked mode no call is served by the fast path, so what serves
-//! it chooses the row.
+//! Where sheaves are hidden, and in locked mode, the fast path serves no call. There the short step
+//! or the slow path chooses the row.
 
 use super::access::Home;
 use super::hidden;
@@ -45,7 +45,8 @@ pub(super) struct Rows {
     pub slots: *const Slot,
     /// The slots to allocate from.
     pub fast: *mut Slot,
-    /// The slots for bulk frees, which do not find a lending sheaf full.
+    /// The slots for bulk frees: dummies where there is a lending row, because `push_bulk` would
+    /// not find a lending sheaf full.
     pub fast_bulk: *mut Slot,
     /// The lending row; null if there is none.
     pub lending: *mut Slot,

@@ -17,7 +17,8 @@ const MAX_PREFETCHED_BYTES: usize = 256;
 const TRIES: usize = 8;
 
 impl CpuCache {
-    /// Pops an object of this CPU's main sheaf, though it is hidden; null if it has none.
+    /// Pops an object of this CPU's main sheaf, though it is hidden. Null if the sheaf is empty or
+    /// not hidden, and in locked mode if no lock is free or the object is not the cache's.
     #[inline]
     pub fn pop_hidden(&self) -> *mut u8 {
         if !self.has_hidden() {
@@ -40,8 +41,9 @@ impl CpuCache {
         }
     }
 
-    /// Pushes an object to this CPU's main sheaf, though it is hidden. [`Pushed::Slow`]: that has
-    /// no room, or it is not hidden. An object that is on top already stays there once.
+    /// Pushes an object to this CPU's main sheaf, though it is hidden. Returns [`Pushed::Slow`] if
+    /// the sheaf has no room or is not hidden, in rseq mode if no object starts there, and in
+    /// locked mode if no lock is free. Returns [`Pushed::Twice`] if the object is on top already.
     ///
     /// # Safety
     /// `object` must be a free object of this cache that the caller owns.
@@ -80,7 +82,8 @@ impl CpuCache {
     }
 
     /// Locks this CPU's slot for the objects of `node`, by default the CPU's. If its lock is taken,
-    /// the slot of one of the next CPUs: the holder may be off its CPU. `None` if all are.
+    /// the slot of one of the next CPUs: the holder may be off its CPU. `None` if the locks of
+    /// [`TRIES`] slots are taken, or at the first CPU that the cache has not marked as used.
     #[inline]
     fn try_lock(&self, node: Option<usize>) -> Option<LockedSlot<'_>> {
         let mut cpu = Cpu::current();

@@ -3,11 +3,12 @@
 //! In locked mode the number of a CPU selects a slot. Any number is right; threads that share one
 //! meet at its lock. To ask the kernel takes some nanoseconds on x86-64, and a system call where
 //! the vDSO has no function for it, as on aarch64. So slow calls ask, and all other steps use the
-//! hint.
+//! hint. On a machine of several nodes each step asks.
 //!
-//! The hint lies in the area that the thread's sequences read, in the places of `cpu_id_start` and
-//! `cpu_id`. So a pop writes a dummy that threads with other hints do not use: see
-//! [`super::area_numbers`].
+//! With glibc the hint lies in the area that the thread's sequences read. `cpu_id_start` holds the
+//! hint modulo [`DUMMIES`], so a pop writes a dummy that few other threads use: see
+//! [`super::area_numbers`]. `cpu_id` holds the hint plus 1, or 0 if there is none. On aarch64 and
+//! with musl the words are static, and threads with the same hash share a hint.
 
 use super::arch;
 use super::layout::DUMMIES;

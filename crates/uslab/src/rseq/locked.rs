@@ -3,9 +3,9 @@
 //! The contract is that of the sequences (see the module above). "This CPU" is the CPU that the
 //! thread ran on when it asked, or its hint (`hint`): the lock excludes other threads, not the CPU.
 //!
-//! A thread holds the lock for one step. A thread that finds the lock taken does not wait longer
-//! than such a step, because the holder may have been preempted. It tries the next slot, or
-//! continues as if this slot were empty or full.
+//! A thread holds the lock for one step. A call that finds the lock taken spins for such a step at
+//! most, because the holder may have been preempted. Then it tries the next slot, or continues as
+//! if this slot were empty or full. Drains, forks and the destruction of caches sleep for the lock.
 
 use super::{Pushed, Sheaf, Slot, Which};
 use crate::os;

@@ -1,4 +1,5 @@
-//! Restartable sequences: the per-CPU steps of the allocator, without locks or atomic instructions.
+//! Restartable sequences: the per-CPU steps of the allocator, without locks. `exchange` alone uses
+//! an atomic instruction.
 //!
 //! A sequence is a few instructions that the kernel restarts if the thread was preempted, migrated
 //! or signalled within them (`rseq(2)`). So a thread may treat its CPU's slot as its own until its
@@ -30,6 +31,9 @@
 //!            old := atomic exchange of slot.which with new  ◀                       (a locked instruction)
 //! ```
 //!
+//! `push_bulk` must not meet a sheaf with more objects than capacity: the difference would wrap.
+//! Bulk frees therefore do not name a lending row (`percpu::rows`).
+//!
 //! `pop` needs no test in the sequence. The sentinel at `objects[0]` makes an empty sheaf an
 //! ordinary case, and the only branch is the caller's own test for NULL. The cost: a pop that finds
 //! the dummy writes to it (a zero over a zero).
@@ -52,10 +56,10 @@
 //! kernel's area but `rseq_cs`.
 //!
 //! # Without registration
-//! The fast path is the same code. In locked mode (see [`Mode`]) it reads an area in the thread
-//! control block or in static memory, and finds dummies alone: pop finds the sheaf empty, and push
-//! finds it full. The slow path then takes each step of this contract under the slot's lock
-//! ([`locked`]).
+//! With glibc the fast path is the same code. In locked mode (see [`Mode`]) it reads an area in the
+//! thread control block or in static memory, and finds dummies alone: pop finds the sheaf empty,
+//! and push finds it full. With musl no sequence is compiled, and each step fails at once. In both
+//! cases `percpu` takes the steps of this contract under the slot's lock ([`locked`]).
 //!
 //! A pop writes the dummy, so threads on different CPUs are to find different ones. The number in
 //! that area is therefore a hint of the thread's CPU (`hint`), below [`area_numbers`].

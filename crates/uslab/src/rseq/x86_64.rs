@@ -513,17 +513,17 @@ pub(super) const SIGNATURE: u32 = 0x5305_3053;
 /// Whether sequences exist for this architecture.
 pub(super) const SUPPORTED: bool = true;
 
-/// Offset of the scratch area of processes without registration: 16 bytes of the x86-64 thread
-/// control block that no C library uses.
+/// Offset of the scratch area, which sequences use until the mode is chosen: 16 bytes of the x86-64
+/// thread control block that no C library uses.
 ///
 /// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, unused since 2.3 for ABI reasons.
 /// Every thread's TCB contains it, zeroed. There `cpu_id_start` reads as 0, and the store to
 /// `rseq_cs` is harmless.
 pub(super) const SCRATCH_OFFSET: usize = 0x280;
 
-/// Offset of the area of locked mode, the next 16 bytes: its `cpu_id_start` is the thread's hint.
-/// All copies of the library in the process share it. A copy that has not chosen its mode has one
-/// dummy slot alone, so it must not read the hints of another.
+/// Offset of the area of locked mode, the next 16 bytes: its `cpu_id_start` is the thread's hint
+/// modulo `DUMMIES`. All copies of the library in the process share it. A copy that has not chosen
+/// its mode has one dummy slot alone, so it must not read the hints of another.
 pub(super) const LOCKED_OFFSET: usize = SCRATCH_OFFSET + 16;
 
 /// `cpu_id_start` and `cpu_id` of the thread's area in locked mode.

@@ -6,10 +6,11 @@
 //!   bounds                ≤ 255  │             ≤ 3    │ …    of 8 chunks, of 8 of these, of 64 of these
 //! ```
 //!
-//! A length is a class, so that a byte holds it. A search returns the lowest chunks that may have
-//! enough. A length that exceeds a bound raises it, and a search that finds nothing below a bound
-//! lowers it. So a change costs a few comparisons, and a search of a terabyte looks at 128 bounds
-//! at first. Guarded by the buddy's lock.
+//! The indices store classes of lengths, a byte each: pairs of pages for extents, and for stretches
+//! eight classes to a doubling. A search returns the lowest chunks that may have enough pages. A
+//! length that exceeds a bound raises it, and a search that finds nothing below a bound lowers it.
+//! So a change costs a few comparisons, and a search of a terabyte looks at 128 bounds at first.
+//! Guarded by the buddy's lock.
 
 use super::whole::TABLES;
 use crate::pages::{CHUNK_PAGES, arena};
@@ -115,8 +116,8 @@ impl Length {
     }
 }
 
-/// Of the entries below entry `at` of the next level, those of at least `least`. If there are none,
-/// lowers their bound.
+/// Of the `fanout` entries that `bound` covers, which start at entry `at * fanout`, those that are
+/// at least `least`. If there are none, lowers `bound` to the largest entry.
 fn above(
     at: usize,
     fanout: usize,

@@ -1,7 +1,9 @@
-//! Which wholly free chunks serve, and which are purged.
+//! Which chunk serves a run of up to a chunk, and which wholly free chunks are purged.
 //!
-//! An allocation of one chunk takes the lowest, and a purge starts from the highest. So long rows
-//! stay whole for large runs, and the chunks that serve next still have their memory.
+//! A run of 9 to 511 pages without alignment takes the lowest extent that fits: free pages in a row
+//! that all have memory. If there is none, and for other runs, the fullest chunk with an aligned
+//! block serves. Of wholly free chunks the lowest serves, and a purge starts from the highest. So
+//! neighbouring chunks stay free for long runs, and the chunks that serve next keep their memory.
 
 use super::lengths::{Class, Length};
 use super::nodes::{self, NodeLists};
@@ -25,8 +27,9 @@ fn at<'a>(index: usize) -> &'a Chunk {
 }
 
 impl Buddy {
-    /// The fullest chunk of `home` with room for a run of `order`; then the lowest wholly free
-    /// chunk, with memory of that home or without memory.
+    /// The fullest chunk of `home` in use with room for a run of `order`; then the lowest wholly
+    /// free chunk that is mapped, with memory of that home, or else without memory. Then any chunk
+    /// of `home` with room, unmapped ones included, and last one of any home without memory.
     pub(super) fn fullest_with(&self, order: u32, home: Home) -> Option<usize> {
         let own = self.lists_of(home);
         let index = own
@@ -38,8 +41,8 @@ impl Buddy {
     }
 
     /// The lowest extent for a run that needs no alignment, in a chunk of `home` that is in use:
-    /// the chunk, and the first page in it. `None` for runs of up to [`MIN_EXTENT_PAGES`] pages:
-    /// those of slabs, which lie on a multiple of their size.
+    /// the chunk, and the first page in it. `None` for runs with an alignment, such as slabs of
+    /// several objects, for runs of up to [`MIN_EXTENT_PAGES`] pages, and for whole chunks.
     pub(super) fn lowest_extent(&self, pages: usize, align_order: u32, home: Home) -> Option<(usize, usize)> {
         if align_order > 0 || pages <= MIN_EXTENT_PAGES || pages >= CHUNK_PAGES {
             return None;
@@ -55,7 +58,7 @@ impl Buddy {
         Some((self.whole_index(index)?, first))
     }
 
-    /// The index of a listed chunk, if that is whole.
+    /// `index`, if it is that of a committed chunk whose count and links are consistent.
     fn whole_index(&self, index: usize) -> Option<usize> {
         let is_listed = index < arena::chunks_committed() && self.is_chunk_whole(index);
         verify(is_listed, "buddy", self, "a list leads to a chunk within the bound").then_some(index)

@@ -6,11 +6,11 @@
 //!       ◀─────── a stretch, known at chunk 4 ──────▶
 //! ```
 //!
-//! The lowest stretch with room serves, so that the highest chunks become free. A stretch is known
-//! by the first chunk that begins within it: the chunk before is in use, or there is none. So each
-//! change of a chunk's ends changes two entries of the index at most. Longer runs than
-//! [`MAX_PACKED_PAGES`] start at the start of a chunk: `realloc` moves them by page tables, and
-//! huge pages back them from the start.
+//! The lowest stretch with room serves, so that the highest chunks become free. The index records a
+//! stretch at the first chunk that begins within it. The chunk before has a page in use, or does
+//! not exist. So each change of a chunk's ends changes two entries of the index at most. Longer
+//! runs than [`MAX_PACKED_PAGES`] start at the start of a chunk: `realloc` moves them by page
+//! tables, and huge pages back them from the start.
 
 use super::lengths::{Class, Length};
 use super::nodes;
@@ -44,7 +44,8 @@ fn stretch(index: usize) -> Range<usize> {
     index * CHUNK_PAGES - usize::from(before)..end * CHUNK_PAGES + usize::from(after)
 }
 
-/// Records the lengths of a chunk that changed, and stands in its list again.
+/// Records the lengths of a chunk that changed. Call it after the chunk is back in its list, or
+/// belongs to none because it is full.
 pub(super) fn note(index: usize) {
     Length::Extent.set(index, class_of(at(index)));
     let ends = at(index).count_ends();
@@ -120,7 +121,8 @@ impl Buddy {
             let committed = arena::chunks_committed();
             let of_class = |class| Length::Stretch.with(class).take(MAX_TRIED);
             let find = |class| of_class(class).find_map(|index| fits(self.clipped(index, pages, mapped)));
-            // Stretches of the first class may be too short. All of the second are long enough.
+            // Stretches of the first class may be too short. Those of the second are long enough,
+            // unless `clipped` takes a part of them away.
             let enough = Class::of_stretch(pages + align - 1).next();
             let class = Class::of_stretch(pages).max(Class(1));
             if let Some(first) = find(class).or_else(|| find(enough)) {
@@ -142,8 +144,9 @@ impl Buddy {
         }
     }
 
-    /// The part of a stretch that may serve a long run: without pages of a policy, or of chunks in
-    /// use on another node. The first part of `pages` pages, or the last one.
+    /// The part of a stretch that may serve a long run. It contains no memory with a policy, no
+    /// pages of chunks in use on another node, and with [`Mapped::All`] no unmapped chunk. Of
+    /// several parts it is the first with `pages` pages, or else the last.
     fn clipped(&self, index: usize, pages: usize, mapped: Mapped) -> Range<usize> {
         let Range { mut start, mut end } = stretch(index);
         let is_foreign = |chunk: usize| !self.share_lists(arena::home_of_chunk(chunk), Home::here());

@@ -20,8 +20,8 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 const WORDS: usize = (MAX_DATA_BYTES / CHUNK_BYTES).div_ceil(64);
 const SUMMARIES: usize = WORDS.div_ceil(64);
 
-/// Static memory of zeroes, of which a page is touched for each 16 GiB of the arena, and another
-/// one. In the section of large tables; see `rseq/layout.rs`.
+/// Static memory of zeroes, of which a page of `groups` is touched for each 12.8 GiB of the arena,
+/// and one of `areas` for each 195 GiB. In the section of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]
 pub(super) static TABLES: Tables =
     Tables { groups: [const { Group::new() }; WORDS], areas: [const { Area::new() }; SUMMARIES] };
