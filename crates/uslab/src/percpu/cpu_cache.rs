@@ -130,7 +130,7 @@ impl CpuCache {
     /// ever. The slabs' owner must come from [`CpuCache::owner`], for `parts.slots`.
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         invariant!(!parts.hides || super::may_hide(), "a cache that hides its sheaves has a row for that");
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise for the owner and the memory that it came from.
         let rows = unsafe { Rows::write(&slabs, &parts) };
         let barns = parts.barns.cast::<Barn>();
         let full_bytes = Barn::full_bytes_for(sharing::most_cpus());

@@ -48,10 +48,10 @@ pub(super) unsafe fn slots_behind(slots: *mut u8, cpus: usize, hides: bool) -> *
     let first = slots.cast::<Slot>();
     let before = if hides && mode() == Mode::Rseq { cpus } else { 0 };
     for cpu in 1..before {
-        // SAFETY: the caller's promise; the first has been written.
+        // SAFETY: the caller's promise: the memory has a slot for each of these.
         unsafe { first.add(cpu).write(Slot::holding(dummy_of(cpu))) };
     }
-    // SAFETY: as above.
+    // SAFETY: the memory has more slots behind these.
     unsafe { first.add(before) }
 }
 

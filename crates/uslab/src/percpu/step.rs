@@ -53,7 +53,7 @@ impl CpuCache {
             return Pushed::Slow;
         }
         let (node, _) = self.slabs().home_of_first(&[object]);
-        // SAFETY: as above, and the caller's promise.
+        // SAFETY: the row is this cache's, and the caller's promise for the object.
         unsafe {
             match mode() {
                 Mode::Rseq => rseq::push_tested(self.row(node).as_ptr(), object),

@@ -76,7 +76,7 @@ impl CpuCache {
     pub fn check(&self) -> Checked<Walked> {
         let mut walked = Walked { slots: self.slots().len(), ..Walked::default() };
         let subject = Subject::new("cache", self);
-        // SAFETY: an owner's first slot is valid for ever.
+        // SAFETY: the first slot of a cache's owner is valid for ever.
         let first = unsafe { &*self.slabs().owner().slots() };
         subject.equal(
             first.id.load(Relaxed),
