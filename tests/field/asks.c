@@ -39,6 +39,7 @@ int main(void) {
     for (size_t n = 0; n < THREADS; n++)
         CHECK(pthread_join(threads[n], NULL) == 0);
     printf("asked %ld times in %d calls\n", asked, THREADS * CALLS * 2);
+    fflush(stdout);
     CHECK(asked < THREADS * CALLS / 100);
     puts("ok");
     return 0;

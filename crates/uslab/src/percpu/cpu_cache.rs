@@ -107,12 +107,12 @@ impl CpuCache {
         // neighbours read it.
         unsafe {
             let first = match mode() {
-                Mode::Rseq => slots.cast::<Slot>(),
+                Mode::Rseq => {
+                    slots.cast::<Slot>().write(Slot::holding(dummy()));
+                    slots.cast::<Slot>()
+                }
                 Mode::Locked => locked_owner,
             };
-            if mode() == Mode::Rseq {
-                first.write(Slot::holding(dummy()));
-            }
             (*first).id.store(u32::from(id), Relaxed);
             Owner::of_slots(first)
         }
