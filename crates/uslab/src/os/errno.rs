@@ -1,14 +1,10 @@
 //! `errno`: slow paths preserve it, and allocation sets it where the C standard requires that.
 
-fn location() -> *mut i32 {
+/// The calling thread's `errno`.
+#[inline]
+pub fn location() -> *mut i32 {
     // SAFETY: no preconditions; the C library returns this thread's own cell.
     unsafe { libc::__errno_location() }
-}
-
-/// The address of the calling thread's `errno`.
-#[inline]
-pub fn address() -> usize {
-    location().addr()
 }
 
 /// Sets `errno` to ENOMEM.

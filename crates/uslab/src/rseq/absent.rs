@@ -1,5 +1,5 @@
 //! Targets without sequences: musl, and architectures without an implementation. Every step fails,
-//! so the slow path does it under the slot's lock.
+//! so `percpu` does it under the slot's lock.
 
 use super::{Exchanged, Pushed, Sheaf, Slot, Which};
 use crate::os;
@@ -24,7 +24,7 @@ static HINT_WORDS: [[AtomicU32; 2]; HINTS] = [const { [const { AtomicU32::new(0)
 /// whole pages apart, often a power of two of them, so the hash is the upper bits of a product.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    let product = os::errno::address().wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
+    let product = os::errno::location().addr().wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
     HINT_WORDS[product >> (usize::BITS - HINTS.ilog2())].each_ref()
 }
 

@@ -33,8 +33,7 @@ pub(super) fn ask() -> usize {
 fn set(cpu: usize) {
     let [number, hint] = arch::hint_words();
     store(number, (cpu % DUMMIES) as u32);
-    // There is no hint of a number as large as that.
-    store(hint, u32::try_from(cpu + 1).unwrap_or(0));
+    store(hint, cpu as u32 + 1);
 }
 
 /// The calling thread's hint. Asks the kernel if there is none, and on a machine of several nodes,
