@@ -15,7 +15,8 @@ use super::{Outcome, Scratch, artifacts};
 pub enum Mode {
     /// The system's allocator: the run with which other runs are compared.
     Plain,
-    /// uslab with restartable sequences, its default.
+    /// uslab with restartable sequences, its default. Where the tests run under `USLAB_RSEQ=own`,
+    /// the library registers threads itself.
     Rseq,
     /// uslab with the locked fallback, forced by `USLAB_RSEQ=0`.
     Locked,
@@ -194,6 +195,9 @@ impl Program {
             env.push(("USLAB_SNAPSHOT_READER".into(), std::process::id().to_string().into()));
             if mode == Mode::Locked {
                 env.push(("USLAB_RSEQ".into(), "0".into()));
+            } else if std::env::var_os("USLAB_RSEQ").is_some_and(|value| value == "own") {
+                env.push(("USLAB_RSEQ".into(), "own".into()));
+                env.push(("GLIBC_TUNABLES".into(), "glibc.pthread.rseq=0".into()));
             }
             let by = if artifacts().command.is_some() { "USLAB_LIB" } else { "LD_PRELOAD" };
             env.push((by.into(), artifacts().library.clone().into()));

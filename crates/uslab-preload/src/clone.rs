@@ -18,18 +18,41 @@ use uslab::internal::lend::{self, Lent};
 
 type Start = extern "C" fn(*mut c_void) -> c_int;
 
-unsafe extern "C" {
-    /// The C library's `clone`. Its further arguments are variadic there, in registers or on the
-    /// stack as those of this declaration.
-    fn __clone(
-        start: Option<Start>,
-        stack: *mut c_void,
-        flags: c_int,
-        argument: *mut c_void,
-        parent_id: *mut c_void,
-        tls: *mut c_void,
-        child_id: *mut c_void,
-    ) -> c_int;
+/// The C library's `clone`. Its further arguments are variadic there, in registers or on the stack
+/// as those of this type.
+type Clone = unsafe extern "C" fn(
+    start: Option<Start>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_id: *mut c_void,
+    tls: *mut c_void,
+    child_id: *mut c_void,
+) -> c_int;
+
+/// The C library's function.
+#[cfg(target_env = "gnu")]
+fn c_library() -> Option<Clone> {
+    unsafe extern "C" {
+        fn __clone(
+            start: Option<Start>,
+            stack: *mut c_void,
+            flags: c_int,
+            argument: *mut c_void,
+            parent_id: *mut c_void,
+            tls: *mut c_void,
+            child_id: *mut c_void,
+        ) -> c_int;
+    }
+    Some(__clone)
+}
+
+/// The C library's function. musl has one name for it, which is this library's, too. Its `dlsym`
+/// allocates nothing.
+#[cfg(not(target_env = "gnu"))]
+fn c_library() -> Option<Clone> {
+    // SAFETY: the name ends with NUL, and its function has this type.
+    unsafe { core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr())) }
 }
 
 /// What a child with a copy of the memory begins with. It lies on the parent's stack, of which the
@@ -64,9 +87,14 @@ pub unsafe extern "C" fn clone(
 ) -> c_int {
     const SHARES: c_int = libc::CLONE_VM | libc::CLONE_VFORK;
     let shares_block = flags & (SHARES | libc::CLONE_SETTLS | libc::CLONE_THREAD) == SHARES;
+    let Some(clone) = c_library() else {
+        // SAFETY: the calling thread's own cell.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        return -1;
+    };
     let call = |start, flags, argument| {
         // SAFETY: the caller's promise.
-        unsafe { __clone(start, stack, flags, argument, parent_id, tls, child_id) }
+        unsafe { clone(start, stack, flags, argument, parent_id, tls, child_id) }
     };
     let call_copied = |start: Option<Start>, flags| match start {
         Some(start) if !stack.is_null() => {

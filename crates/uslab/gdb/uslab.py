@@ -204,14 +204,14 @@ class Cache:
         No number: the sheaf has it."""
         facts = self.library.facts
         size, cpus = facts["Slot.bytes"], u64(self.cpu + facts["CpuCache.cpus"])
-        count = u64(self.cpu + facts["CpuCache.slot_count"])
+        count, row = (u64(self.cpu + facts["CpuCache." + name]) for name in ("slot_count", "row_distance"))
         # The hidden rows have the sheaves while the heap profile follows the cache.
         for name, kind in (("slots", ""), ("hidden_row", "hidden ")):
             start = u64(self.cpu + facts["CpuCache." + name])
             slots = read(start, size * count) if start else b""
-            # A row for each node, in which each CPU has a slot.
+            # A row for each node, in which each CPU has a slot. No sheaf stands between rows.
             for at in range(count if start else 0):
-                place = "CPU %d" % (at % cpus) + (" for node %d" % (at // cpus) if count > cpus else "")
+                place = "CPU %d" % (at % row) + (" for node %d" % (at // row) if count > row else "")
                 for which in ("main", "spare"):
                     sheaf = struct.unpack_from("<Q", slots, at * size + facts["Slot." + which])[0]
                     yield sheaf, "the %s%s sheaf of %s" % (kind, which, place), None

@@ -31,7 +31,7 @@ use crate::os::settings::Fault;
 use crate::pages;
 use crate::percpu::{self, adapt, sheaf};
 use crate::report;
-use crate::rseq;
+use crate::rseq::{self, Wish};
 use crate::slab;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -184,7 +184,12 @@ fn learn() {
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
     NODES.store(if config.ignores_nodes { 1 } else { os::cpu::init_nodes() }, Relaxed);
     os::sharing::init(possible.unwrap_or(0), nodes());
-    rseq::init(config.forbids_rseq, possible);
+    let wish = match (config.forbids_rseq, config.insists_on_rseq) {
+        (true, _) => Wish::Locked,
+        (_, true) => Wish::Own,
+        _ => Wish::Usual,
+    };
+    rseq::init(wish, possible);
     report::set_abort(config.aborts_on_misuse);
     if let Some(value) = &config.debug_report {
         report::set_sink_from(value.as_bytes());

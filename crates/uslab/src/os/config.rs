@@ -65,10 +65,11 @@ pub const VARIABLES: [Variable; 26] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
-        values: "`0`",
+        values: "`0`, `own`",
         default: "sequences where the system has them",
-        doc: "Never use restartable sequences: every operation of a CPU's slot takes the slot's lock. \
-              Results are the same. `uslab run --rseq off` sets it.",
+        doc: "`0`: never use restartable sequences. Every operation of a CPU's slot takes the slot's \
+              lock, with the same results; `uslab run --rseq off` sets it. `own`: use them even if \
+              glibc was told to register no threads (`glibc.pthread.rseq=0`).",
         is_harmless: true,
     },
     Variable {
@@ -436,6 +437,8 @@ impl Guard {
 pub struct Config<V> {
     /// Never use restartable sequences.
     pub forbids_rseq: bool,
+    /// Use them even where the C library was told to register no threads.
+    pub insists_on_rseq: bool,
     /// Never start the background thread.
     pub forbids_reaper: bool,
     /// Treat the machine as one node.
@@ -519,11 +522,13 @@ impl<V: AsRef<[u8]>> Config<V> {
             profile_file,
         ] = rest;
         let period = profile.as_ref().map_or(Some(None), |value| profile_period(value.as_ref()));
+        let number = |value: &Option<V>| number_of(value.as_ref()?.as_ref());
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         let choice = guard.as_ref().map_or(Some(None), |value| Guard::of(value.as_ref()));
         let at_exit = leaks.as_ref().map_or(Some(None), |value| AtExit::of(value.as_ref()));
         Config {
             forbids_rseq: is(&rseq, b"0"),
+            insists_on_rseq: is(&rseq, b"own"),
             forbids_reaper: is(&reaper, b"0"),
             ignores_nodes: is(&numa, b"0"),
             decay_ms: if is(&decay_ms, b"-1") || is(&decay_ms, b"never") {
@@ -563,7 +568,8 @@ pub fn is_wrong(name: &str, text: &[u8]) -> bool {
         return false;
     }
     match name {
-        RSEQ | NUMA | REAPER | STATS => ![&b"0"[..], b"1"].contains(&text),
+        RSEQ => ![&b"0"[..], b"1", b"own"].contains(&text),
+        NUMA | REAPER | STATS => ![&b"0"[..], b"1"].contains(&text),
         DECAY_MS => ![&b"-1"[..], b"never"].contains(&text) && number_of(text).is_none(),
         HUGE_PAGES => ![&b"auto"[..], b"never", b"always"].contains(&text),
         ON_MISUSE => ![&b"report"[..], b"abort"].contains(&text),
@@ -586,10 +592,6 @@ fn profile_period(text: &[u8]) -> Option<Option<u64>> {
         b"1" | b"on" => Some(Some(PROFILE_PERIOD_BYTES)),
         bytes => core::str::from_utf8(bytes).ok()?.parse().ok().map(Some),
     }
-}
-
-fn number<V: AsRef<[u8]>>(value: &Option<V>) -> Option<u64> {
-    number_of(value.as_ref()?.as_ref())
 }
 
 fn number_of(text: &[u8]) -> Option<u64> {

@@ -16,7 +16,7 @@ fn is_wrong(name: &str, value: &'static str) -> bool {
 #[test]
 fn unset_variables_mean_their_defaults() {
     let unset = Config::of([None::<&[u8]>; READ_AT_START.len()]);
-    assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
+    assert!(!unset.forbids_rseq && !unset.insists_on_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
     assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
     assert!(READ_AT_START.iter().all(|name| !is_wrong(name, "")) && !is_wrong(GUARD, "all"));
     assert_eq!((unset.limit, unset.reports_at_exit), (None, false));
@@ -27,6 +27,7 @@ fn unset_variables_mean_their_defaults() {
 #[test]
 fn each_variable_has_its_effect_and_other_values_have_none() {
     assert!(config(RSEQ, "0").forbids_rseq && !config(RSEQ, "1").forbids_rseq);
+    assert!(config(RSEQ, "own").insists_on_rseq && !config(RSEQ, "own").forbids_rseq);
     assert!(config(REAPER, "0").forbids_reaper && !config(REAPER, "off").forbids_reaper);
     assert!(config(NUMA, "0").ignores_nodes && !config(NUMA, "1").ignores_nodes);
     assert!(!config(ON_MISUSE, "report").aborts_on_misuse && config(ON_MISUSE, "").aborts_on_misuse);

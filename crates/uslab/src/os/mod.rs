@@ -57,6 +57,8 @@ pub mod surplus;
 #[cfg(test)]
 mod tests;
 pub mod thread;
+#[cfg(target_env = "musl")]
+pub mod thread_exit;
 pub mod unwind;
 pub mod vdso;
 pub mod weak;

@@ -34,6 +34,15 @@ impl Area {
         self.call(0) == libc::EBUSY
     }
 
+    /// Registers the calling thread, unless it is registered with exactly these arguments; false if
+    /// the kernel refuses. Changes `errno`.
+    ///
+    /// # Safety
+    /// As for [`Area::register`].
+    pub unsafe fn ensure_registered(&self) -> bool {
+        matches!(self.call(0), 0 | libc::EBUSY)
+    }
+
     /// Registers the calling thread; false if the kernel refuses.
     ///
     /// # Safety

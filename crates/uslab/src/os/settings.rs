@@ -46,7 +46,8 @@ pub fn fault(name: &str, text: &[u8]) -> Option<Fault> {
 
 fn meant(name: &str) -> &'static str {
     match name {
-        RSEQ | NUMA | REAPER | STATS => "it is neither 0 nor 1",
+        RSEQ => "it is none of 0, 1, own",
+        NUMA | REAPER | STATS => "it is neither 0 nor 1",
         DECAY_MS => "it is no number of milliseconds, and not never",
         HUGE_PAGES => "it is none of auto, never, always",
         ON_MISUSE => "it is neither report nor abort",

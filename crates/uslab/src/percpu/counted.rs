@@ -21,11 +21,11 @@
 
 use super::CpuCache;
 use super::access::{Access, Sequences};
+use super::rows::alloc_row;
 use super::sheaf::{self, Owned, Size};
 use crate::os;
 use crate::os::facts::Fact;
 use crate::os::region::Region;
-use crate::pages::boot;
 use crate::rseq::{
     self, Exchanged, Mode, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode,
 };
@@ -76,7 +76,7 @@ impl CpuCache {
             return None;
         }
         if self.counted.load(Acquire).is_null() {
-            let row = boot::alloc(self.cpus * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>();
+            let row = alloc_row(self.cpus);
             if row.is_null() {
                 return None;
             }
@@ -106,9 +106,9 @@ impl CpuCache {
     /// The slots of the counted row; none before [`CpuCache::make_counted_row`].
     pub(super) fn counted_slots(&self) -> &[Slot] {
         let row = self.counted.load(Acquire);
-        let cpus = if row.is_null() { 0 } else { self.cpus };
+        let (start, count) = if row.is_null() { (self.slots, 0) } else { (row.cast_const(), self.cpus) };
         // SAFETY: a row has a slot for each CPU, and lives for ever.
-        unsafe { core::slice::from_raw_parts(if cpus == 0 { self.slots().as_ptr() } else { row }, cpus) }
+        unsafe { core::slice::from_raw_parts(start, count) }
     }
 
     /// The cache's own slots and the hidden ones: all but those of the counted row.
@@ -182,7 +182,7 @@ impl CpuCache {
         let n = if self.is_bypassed() { 1 } else { sheaf.capacity() - count + 1 };
         let n = charged.min(n);
         let rest = &mut sheaf.places()[count..count + n - 1];
-        let row = self.slots()[node * self.cpus..].as_ptr();
+        let row = self.slots()[node * self.row_distance..].as_ptr();
         // SAFETY: the row is the cache's, and `rest` has room for so many.
         let (mut object, mut got) = unsafe {
             // The one that was freed last.

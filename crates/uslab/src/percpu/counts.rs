@@ -74,7 +74,7 @@ impl CpuCache {
     /// The CPU of one of the cache's own slots; some CPU for any other slot.
     pub(super) fn cpu_of(&self, slot: &Slot) -> Cpu {
         let distance = (&raw const *slot).addr().wrapping_sub(self.slots().as_ptr().addr());
-        Cpu::of_index(distance / size_of::<Slot>() % self.cpus.max(1))
+        Cpu::of_index(distance / size_of::<Slot>() % self.row_distance.max(1))
     }
 
     /// Whether a drain or a shrink would find free memory. Takes no lock. Approximate, as all

@@ -10,7 +10,7 @@ use super::adapt::{self, Adapt, Miss, Streak};
 use super::barn::Barn;
 use super::drain::Keep;
 use super::ownership;
-use super::rows::Rows;
+use super::rows::{Rows, row_distance, write_lead};
 use super::sheaf::{self, Owned};
 use super::used::Used;
 use crate::counters::{self, SlowCall};
@@ -33,8 +33,10 @@ pub struct CpuCache {
     slabs: Slabs,
     /// The slots with sheaves: see [`super::rows`].
     pub(super) slots: *const Slot,
-    /// How many there are: a row of a slot for each CPU, for each node.
+    /// How many there are: a row for each node.
     pub(super) slot_count: usize,
+    /// Slots from one row to the next: see [`super::rows::row_distance`].
+    pub(super) row_distance: usize,
     pub(super) cpus: usize,
     barns: *const Barn,
     groups: usize,
@@ -63,7 +65,7 @@ pub struct CpuCache {
 
 /// The CPU caches of a cache, for a debugger.
 pub(super) const FACTS: &[Fact] =
-    facts!(CpuCache { slabs, slots, slot_count, counted, hidden_row, cpus, barns, groups });
+    facts!(CpuCache { slabs, slots, slot_count, row_distance, counted, hidden_row, cpus, barns, groups });
 
 // SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
 unsafe impl Sync for CpuCache {}
@@ -108,8 +110,9 @@ impl CpuCache {
         unsafe {
             let first = match mode() {
                 Mode::Rseq => {
-                    slots.cast::<Slot>().write(Slot::holding(dummy()));
-                    slots.cast::<Slot>()
+                    let first = write_lead(slots.cast());
+                    first.write(Slot::holding(dummy()));
+                    first
                 }
                 Mode::Locked => locked_owner,
             };
@@ -144,7 +147,8 @@ impl CpuCache {
         let cache = CpuCache {
             slabs,
             slots: rows.slots,
-            slot_count: parts.cpus * parts.nodes,
+            slot_count: row_distance(parts.cpus) * parts.nodes,
+            row_distance: row_distance(parts.cpus),
             cpus: parts.cpus,
             barns,
             groups: parts.groups,

@@ -24,7 +24,7 @@
 
 use super::CpuCache;
 use super::drain::{Drain, Keep};
-use crate::pages::boot;
+use super::rows::alloc_row;
 use crate::rseq::{self, Mode, Slot, dummy_of, mode};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, fence};
 
@@ -70,17 +70,14 @@ impl CpuCache {
             return memory;
         }
         let row = match memory.is_null() {
-            true => {
-                let count = self.slot_count.max(self.cpus * nodes);
-                boot::alloc(count * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>()
-            }
+            true => alloc_row(self.slot_count.max(self.row_distance * nodes)),
             false => memory,
         };
         if row.is_null() {
             return row;
         }
         for at in 0..self.slot_count {
-            let slot = Slot::holding(dummy_of(at % self.cpus.max(1)));
+            let slot = Slot::holding(dummy_of(at % self.row_distance));
             slot.set_start_test(self.slabs().geometry().start_test());
             // SAFETY: memory for so many slots, or more: no cache has a row for more than each
             // node. It is the cache's alone.

@@ -49,7 +49,7 @@ impl CpuCache {
         }
         // SAFETY: both rows have a slot for each CPU, and exist in rseq mode only.
         let accesses = unsafe {
-            let own = &self.slots()[node * self.cpus..][..self.cpus];
+            let own = &self.slots()[node * self.row_distance..][..self.cpus];
             (Sequences::new(self.counted_slots(), Some(node)), Sequences::new(own, Some(node)))
         };
         let (Some(lending), Some(own)) = accesses else { return self.take_one() };

@@ -13,8 +13,8 @@
 //!
 //! Bare slabs of heaps have such owners (`malloc::owners`), and in locked mode all caches.
 
+use super::rows::alloc_row;
 use crate::os::Lock;
-use crate::pages::boot;
 use crate::rseq::{Slot, area_numbers, dummy_for_pushes};
 use crate::sync::Rank;
 
@@ -35,7 +35,7 @@ static FRESH: Lock<Fresh> = Lock::new(Rank::Heap, Fresh { first: core::ptr::null
 /// memory is used up.
 pub fn make_array(owners: usize, cpus: usize) -> *mut Slot {
     let slots = owners + area_numbers(cpus);
-    let array = boot::alloc(slots * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>();
+    let array = alloc_row(slots);
     if !array.is_null() {
         // SAFETY: fresh memory for so many slots.
         (0..slots).for_each(|n| unsafe { array.add(n).write(Slot::holding(dummy_for_pushes())) });

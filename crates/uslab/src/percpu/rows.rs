@@ -30,9 +30,40 @@
 use super::access::Home;
 use super::hidden;
 use super::{CpuCache, Parts};
-use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy_of, dummy_slots, mode};
+use crate::pages::boot;
+use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy, dummy_of, dummy_slots, mode};
 use crate::slab::Slabs;
 use core::sync::atomic::Ordering::Relaxed;
+
+/// Allocates boot memory for `slots` slots, and writes the slots before them. Null if there is no
+/// memory.
+pub(super) fn alloc_row(slots: usize) -> *mut Slot {
+    let bytes = (rseq::lead() + slots) * size_of::<Slot>();
+    let before = boot::alloc(bytes, align_of::<Slot>()).cast::<Slot>();
+    if before.is_null() {
+        return before;
+    }
+    // SAFETY: fresh memory for so many slots.
+    unsafe { write_lead(before) }
+}
+
+/// Writes the slots before a row, for threads that have no CPU yet. Returns the row's first slot.
+///
+/// # Safety
+/// The memory must have room for them, and belong to the caller.
+pub(super) unsafe fn write_lead(before: *mut Slot) -> *mut Slot {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (0..rseq::lead()).for_each(|at| before.add(at).write(Slot::holding(dummy())));
+        before.add(rseq::lead())
+    }
+}
+
+/// Slots from one row of a cache to the next on a machine of `cpus` CPUs: one for each CPU, then
+/// those before the next row. In locked mode no sequence names a row, so nothing need be before it.
+pub(super) fn row_distance(cpus: usize) -> usize {
+    cpus + if mode() == Mode::Rseq { rseq::lead() } else { 0 }
+}
 
 /// Whether the page map names the row of each node, for a cache that `hides` its sheaves or not.
 fn are_named(nodes: usize, hides: bool) -> bool {
@@ -59,19 +90,19 @@ impl Rows {
     /// The slabs' owner must come from [`CpuCache::owner`], with the memory of `parts.slots`, for
     /// as many CPUs and nodes.
     pub unsafe fn write(slabs: &Slabs, parts: &Parts) -> Rows {
-        let (cpus, nodes) = (parts.cpus, parts.nodes);
+        let (row, nodes) = (row_distance(parts.cpus), parts.nodes);
         let (owner, id) = (slabs.owner().slots(), u32::from(slabs.id()));
         // SAFETY: the caller's promise.
-        let first = unsafe { hidden::slots_behind(parts.slots, cpus, parts.hides) };
-        for at in 0..cpus * nodes {
+        let first = unsafe { hidden::slots_behind(parts.slots, row, parts.hides) };
+        for at in 0..row * nodes {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
             unsafe {
                 let slot = first.add(at);
                 if slot != owner {
-                    slot.write(Slot::holding(dummy_of(at % cpus)));
+                    slot.write(Slot::holding(dummy_of(at % row)));
                 }
                 (*slot).set_start_test(slabs.geometry().start_test());
-                if at % cpus == 0 {
+                if at % row == 0 {
                     (*slot).id.store(id, Relaxed);
                 }
             }
@@ -82,8 +113,8 @@ impl Rows {
             return Rows { slots: first, fast, fast_bulk: fast, lending: core::ptr::null_mut() };
         }
         // SAFETY: the lending row follows the others.
-        let lending = unsafe { first.add(cpus * nodes) };
-        for cpu in 0..cpus {
+        let lending = unsafe { first.add(row * nodes) };
+        for cpu in 0..row {
             // SAFETY: as above.
             unsafe { lending.add(cpu).write(Slot::holding(dummy_of(cpu))) };
         }
@@ -98,19 +129,19 @@ impl CpuCache {
     /// where caches may.
     pub fn slot_bytes(cpus: usize, nodes: usize) -> usize {
         let rows = nodes + usize::from(hidden::is_allowed()) + usize::from(are_named(nodes, false));
-        rows * cpus * size_of::<Slot>()
+        (rseq::lead() + rows * row_distance(cpus)) * size_of::<Slot>()
     }
 
     /// Bytes from the slots that the page map names for one node to those for the next, of a
     /// cache that `hides` its sheaves or not; 0 where it names the same for all nodes.
     pub fn owner_distance(cpus: usize, nodes: usize, hides: bool) -> usize {
-        if are_named(nodes, hides) { cpus * size_of::<Slot>() } else { 0 }
+        if are_named(nodes, hides) { row_distance(cpus) * size_of::<Slot>() } else { 0 }
     }
 
     /// The slots for the objects of `node` that slow paths work on.
     pub(super) fn row(&self, node: usize) -> &[Slot] {
         let node = if node < self.nodes { node } else { 0 };
-        &self.slots_in_use()[node * self.cpus..(node + 1) * self.cpus]
+        &self.slots_in_use()[node * self.row_distance..][..self.cpus]
     }
 
     /// The node of the CPU that the thread runs on, if it is one of the cache's.

@@ -93,7 +93,7 @@ impl CpuCache {
 
     /// The slots, in rows of one for each CPU, of the CPUs in use.
     pub(super) fn used_of_rows<'a>(&self, rows: &'a [Slot]) -> impl Iterator<Item = &'a Slot> {
-        rows.chunks(self.cpus.max(1)).flat_map(|row| self.used.cpus.of(row))
+        rows.chunks(self.row_distance.max(1)).flat_map(|row| self.used.cpus.of(&row[..self.cpus]))
     }
 
     /// Those of [`CpuCache::used_slots`] in the counted row.

@@ -6,6 +6,10 @@
 //! And the exchange commits with a store-exclusive: where that fails nothing has changed, and the
 //! sequence restarts.
 
+#[path = "area.rs"]
+mod area;
+pub(super) use area::{own_offset, registered_bytes, registered_offset};
+
 use super::detect::area_offset;
 use super::layout::START_TEST;
 use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
@@ -32,13 +36,13 @@ struct Area([AtomicUsize; 4]);
 static SCRATCH: [Area; SCRATCH_AREAS] = [const { Area([const { AtomicUsize::new(0) }; 4]) }; SCRATCH_AREAS];
 const SCRATCH_AREAS: usize = 256;
 
-/// `cpu_id_start` and `cpu_id` of the thread's area in locked mode.
+/// `cpu_id` and `cpu_id_start` of the thread's area in locked mode.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    let words = scratch() as *const AtomicU32;
+    let words = area() as *const AtomicU32;
     // SAFETY: the first two words of an area, which are only accessed by atomics and by the
     // sequences' loads.
-    unsafe { [&*words, &*words.add(1)] }
+    unsafe { [&*words.add(1), &*words] }
 }
 
 /// This thread's area.
@@ -90,8 +94,8 @@ macro_rules! begin {
 macro_rules! slot {
     () => {
         concat!(
-            // t = area->cpu_id_start;
-            "ldr {t:w}, [{area}]\n",
+            // t = area->cpu_id;   (-1 before the thread is registered)
+            "ldrsw {t}, [{area}, #4]\n",
             // t = slots + t * sizeof(Slot);
             "add {t}, {slots}, {t}, lsl #6\n",
         )
@@ -395,52 +399,12 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf, cpu: u
     Exchanged::of(old)
 }
 
-core::arch::global_asm!(
-    // Weak, so that the library loads with a C library without these symbols.
-    ".weak __rseq_offset",
-    ".weak __rseq_size",
-    ".pushsection .text.uslab_rseq_symbols, \"ax\", @progbits",
-    // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; } (NULL where there is
-    // none)
-    ".hidden uslab_rseq_offset",
-    ".globl uslab_rseq_offset",
-    "uslab_rseq_offset:",
-    "adrp x0, :got:__rseq_offset",
-    "ldr x0, [x0, :got_lo12:__rseq_offset]",
-    "ret",
-    // const unsigned *uslab_rseq_size(void) { return &__rseq_size; }
-    ".hidden uslab_rseq_size",
-    ".globl uslab_rseq_size",
-    "uslab_rseq_size:",
-    "adrp x0, :got:__rseq_size",
-    "ldr x0, [x0, :got_lo12:__rseq_size]",
-    "ret",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    fn uslab_rseq_offset() -> *const usize;
-    fn uslab_rseq_size() -> *const u32;
-}
-
-/// Distance in bytes from the thread pointer to glibc's area; `None` if the C library exports none.
-pub(super) fn registered_offset() -> Option<usize> {
-    // SAFETY: the function returns the address of a constant of the C library, or null.
-    unsafe { uslab_rseq_offset().as_ref().copied() }
-}
-
-/// The registered length of the area in bytes; 0 if registration failed or was switched off.
-pub(super) fn registered_bytes() -> u32 {
-    // SAFETY: as above.
-    unsafe { uslab_rseq_size().as_ref().copied().unwrap_or(0) }
-}
-
-/// `cpu_id_start` of this thread.
+/// `cpu_id` of this thread.
 #[inline]
-pub(super) fn area_cpu() -> u32 {
+pub(super) fn area_cpu() -> i32 {
     // SAFETY: reads four bytes of the thread's own area, or of the shared one. Volatile: the kernel
     // writes it.
-    unsafe { (area() as *const u32).read_volatile() }
+    unsafe { (area() as *const i32).add(1).read_volatile() }
 }
 
 /// The thread pointer.

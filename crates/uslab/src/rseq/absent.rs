@@ -1,5 +1,5 @@
-//! Targets without sequences: musl, and architectures without an implementation. Every step fails,
-//! so `percpu` does it under the slot's lock.
+//! Targets without sequences: shared libraries for musl that `dlopen` may load, and architectures
+//! without an implementation. Every step fails, so `percpu` does it under the slot's lock.
 
 use super::{Exchanged, Pushed, Sheaf, Slot, Which};
 use crate::os;
@@ -90,7 +90,11 @@ pub(super) fn registered_bytes() -> u32 {
     0
 }
 
-pub(super) fn area_cpu() -> u32 {
+pub(super) fn own_offset() -> usize {
+    0
+}
+
+pub(super) fn area_cpu() -> i32 {
     0
 }
 

@@ -19,11 +19,12 @@ impl Cpu {
     }
 
     /// The CPU that the calling thread runs on. The thread may migrate at any time, so the answer
-    /// may be stale. In locked mode it may be the thread's hint (`hint`).
+    /// may be stale. In locked mode it may be the thread's hint (`hint`). A thread that the kernel
+    /// refuses to register has a number beyond all tables.
     #[inline]
     pub fn current() -> Cpu {
         Cpu(match mode() {
-            Mode::Rseq => super::arch::area_cpu() as usize,
+            Mode::Rseq => registered(),
             Mode::Locked => super::fake::cpu().unwrap_or_else(super::hint::get),
         })
     }
@@ -32,7 +33,7 @@ impl Cpu {
     /// hint. That may be a system call.
     pub fn asked() -> Cpu {
         Cpu(match mode() {
-            Mode::Rseq => super::arch::area_cpu() as usize,
+            Mode::Rseq => registered(),
             Mode::Locked => super::fake::cpu().unwrap_or_else(super::hint::ask),
         })
     }
@@ -74,6 +75,13 @@ impl Cpu {
     pub fn group(self) -> usize {
         os::sharing::group_of(self.0)
     }
+}
+
+/// The CPU of the calling thread, in rseq mode. Registers the thread if the library does that and
+/// has not yet. A number beyond all tables if the kernel refuses.
+#[inline]
+fn registered() -> usize {
+    usize::try_from(super::arch::area_cpu()).ok().or_else(super::own::register).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

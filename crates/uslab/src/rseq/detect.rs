@@ -1,6 +1,7 @@
 //! The choice between the two modes, made once, before the first cache exists.
 
-use super::layout::{DUMMIES, MAX_CPUS, fill_dummy_slots};
+use super::layout::{DUMMIES, LEAD, MAX_CPUS, fill_dummy_slots};
+use super::own;
 use crate::os;
 use crate::sync::CachePadded;
 use core::fmt;
@@ -33,9 +34,9 @@ pub enum Reason {
     None = 0,
     /// `USLAB_RSEQ=0`.
     Forced = 1,
-    /// The C library exports no registration.
+    /// The library was built without sequences.
     NoSymbol = 2,
-    /// The C library could not register.
+    /// The kernel registers no threads, or the C library was told not to have them registered.
     Unregistered = 3,
     /// `membarrier(2)` cannot restart sequences.
     NoMembarrier = 4,
@@ -80,51 +81,83 @@ static AREA_OFFSET: CachePadded<AtomicUsize> = CachePadded(AtomicUsize::new(supe
 /// Where the program has not passed a pointer between threads (a `static` cache, the table of
 /// sizes), the load of the slots is an acquire. This load follows it, in the sequences' operands.
 /// Elsewhere the caller's own pointer (a handle, an object) brings the order with it.
+///
+/// With musl it is the library's own area at all times, so the offset is a constant.
 #[inline(always)]
 pub(super) fn area_offset() -> usize {
-    AREA_OFFSET.0.load(Relaxed)
+    if HAS_OWN_AREA_ALONE { super::arch::own_offset() } else { AREA_OFFSET.0.load(Relaxed) }
 }
+
+/// Whether every process uses the library's own area: the C library has none.
+pub(super) const HAS_OWN_AREA_ALONE: bool = cfg!(target_env = "musl");
 
 /// Makes all sequences use another area; for the fake CPU only.
 pub(super) fn set_area_offset(offset: usize) {
     AREA_OFFSET.0.store(offset, Relaxed);
 }
 
-/// Decides the mode. `forced_off` is true under `USLAB_RSEQ=0`; `cpus` is the number of possible
-/// CPUs, `None` if unknown. Must be called once, before any slot is made.
+/// Slots before the first one of a row: 1 where the area is the library's own, or else 0.
+///
+/// In the own area `cpu_id` is -1 as long as the thread is not registered (`own`), so the thread's
+/// sequences find this slot. It holds a dummy for ever. In the C library's area `cpu_id` is never
+/// negative.
+pub fn lead() -> usize {
+    if HAS_OWN_AREA_ALONE || own::is_in_use() { LEAD } else { 0 }
+}
+
+/// What the user wishes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// Sequences where the C library registers threads, and where it cannot.
+    Usual,
+    /// No sequences.
+    Locked,
+    /// Sequences even if the C library was told to register no threads.
+    Own,
+}
+
+/// Decides the mode. `cpus` is the number of possible CPUs, `None` if unknown. Must be called once,
+/// before any slot is made.
 ///
 /// The area is published last, with release. So a thread that reads a CPU number from it also finds
 /// that CPU's dummy slot: the slot's address depends on the number.
-pub fn init(forced_off: bool, cpus: Option<usize>) {
+pub fn init(wish: Wish, cpus: Option<usize>) {
     // Its address is seen here, so that the optimiser does not cut the padding off.
     core::hint::black_box(&AREA_OFFSET);
     super::arch::init();
-    let reason = if forced_off { Reason::Forced } else { probe(cpus) };
+    let probed = if wish == Wish::Locked { Err(Reason::Forced) } else { probe(wish, cpus) };
+    let reason = probed.err().unwrap_or(Reason::None);
     REASON.store(reason as u8, Relaxed);
     fill_dummy_slots(numbers(reason, cpus.unwrap_or(MAX_CPUS)));
-    let registered = super::arch::registered_offset().filter(|_| reason == Reason::None);
-    if registered.is_some() {
+    if probed.is_ok() {
         RSEQ_IN_USE.store(1, Relaxed);
     }
-    AREA_OFFSET.0.store(registered.unwrap_or(super::arch::LOCKED_OFFSET), Release);
+    AREA_OFFSET.0.store(probed.unwrap_or(super::arch::LOCKED_OFFSET), Release);
 }
 
-fn probe(cpus: Option<usize>) -> Reason {
-    if !super::arch::SUPPORTED || os::cpu::distrusts_rseq() {
-        return Reason::Unsupported;
+/// The distance in bytes from the thread pointer to the area that the kernel updates, or the reason
+/// why there is none.
+fn probe(wish: Wish, cpus: Option<usize>) -> Result<usize, Reason> {
+    if !super::arch::SUPPORTED {
+        return Err(Reason::NoSymbol);
     }
-    match (super::arch::registered_offset(), super::arch::registered_bytes()) {
-        (None, _) => return Reason::NoSymbol,
-        (Some(_), 0) => return Reason::Unregistered,
-        _ => {}
+    if os::cpu::distrusts_rseq() {
+        return Err(Reason::Unsupported);
     }
-    let Some(cpus) = cpus.filter(|&cpus| cpus <= MAX_CPUS) else {
-        return Reason::TooManyCpus;
+    let registered = match (super::arch::registered_offset(), super::arch::registered_bytes()) {
+        (Some(_), 0) if wish != Wish::Own => return Err(Reason::Unregistered),
+        (offset, 1..) => offset,
+        _ => None,
     };
-    if !os::membarrier::register(cpus) {
-        return Reason::NoMembarrier;
+    let cpus = cpus.filter(|&cpus| cpus <= MAX_CPUS).ok_or(Reason::TooManyCpus)?;
+    let offset = registered.or_else(own::begin).ok_or(Reason::Unregistered)?;
+    if os::membarrier::register(cpus) {
+        return Ok(offset);
     }
-    Reason::None
+    if registered.is_none() {
+        own::end();
+    }
+    Err(Reason::NoMembarrier)
 }
 
 /// The mode of this process. Before the library is set up, [`Mode::Locked`].

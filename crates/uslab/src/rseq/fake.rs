@@ -4,7 +4,7 @@
 //! number. The kernel does not know that area and restarts no sequence, so only one thread may use
 //! the library meanwhile. In locked mode the number replaces the answer of `getcpu`.
 
-use super::detect::{Mode, area_offset, mode, set_area_offset};
+use super::detect::{HAS_OWN_AREA_ALONE, Mode, area_offset, mode, set_area_offset};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// The fake CPU plus 1; 0 while there is none.
@@ -34,7 +34,11 @@ impl FakeCpu {
     /// # Safety
     /// No other thread may use the library until the value is dropped, and the value must stay on
     /// this thread. The library must be set up already (allocate something first).
+    ///
+    /// # Panics
+    /// With musl in rseq mode, where sequences can use one area only.
     pub unsafe fn start(cpu: usize) -> FakeCpu {
+        assert!(!HAS_OWN_AREA_ALONE || mode() == Mode::Locked, "with musl in locked mode only");
         let fake = FakeCpu { real_offset: area_offset() };
         fake.set(cpu);
         if mode() == Mode::Rseq {

@@ -5,10 +5,10 @@
 //! the vDSO has no function for it, as on aarch64. So slow calls ask, and all other steps use the
 //! hint. On a machine of several nodes each step asks.
 //!
-//! With glibc the hint lies in the area that the thread's sequences read. `cpu_id_start` holds the
-//! hint modulo [`DUMMIES`], so a pop writes a dummy that few other threads use: see
-//! [`super::area_numbers`]. `cpu_id` holds the hint plus 1, or 0 if there is none. On aarch64 and
-//! with musl the words are static, and threads with the same hash share a hint.
+//! The hint lies in the area that the thread's sequences read. `cpu_id` holds the hint modulo
+//! [`DUMMIES`], so a pop writes a dummy that few other threads use: see [`super::area_numbers`].
+//! `cpu_id_start` holds the hint plus 1, or 0 if there is none. On aarch64 with glibc, and where no
+//! sequence is compiled, the words are static, and threads with the same hash share a hint.
 
 use super::arch;
 use super::layout::DUMMIES;

@@ -205,31 +205,36 @@ pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
 /// objects, sheaves. Not all are in use.
 pub const PLAIN_OWNERS: usize = 16;
 
+/// Slots before a row whose numbers may be negative: see [`super::lead`].
+pub(super) const LEAD: usize = 1;
+
 /// Shared slots in which every CPU has the dummy: for caches that are not set up yet, and for
-/// owners that are not caches.
+/// owners that are not caches. The first is that of number -1.
 ///
-/// The compiler fills in slot 0 only: before [`super::init`] every thread reads CPU 0 from the
-/// area. `init` fills in the rest.
+/// The compiler fills in those up to number 0: before [`super::init`] every thread reads 0 or -1
+/// from the area. `init` fills in the rest.
 ///
 /// Large tables have sections of their own, initialised ones this, zeroed ones `.bss.uslab_tables`.
 /// Small variables then share few pages. Each page that start-up writes costs every process a fault
 /// and a copy.
 #[unsafe(link_section = "uslab_tables")]
-static DUMMY_SLOTS: [Slot; MAX_CPUS + PLAIN_OWNERS] = {
-    let mut slots = [const { Slot::holding(core::ptr::null_mut()) }; MAX_CPUS + PLAIN_OWNERS];
+static DUMMY_SLOTS: [Slot; LEAD + MAX_CPUS + PLAIN_OWNERS] = {
+    let mut slots = [const { Slot::holding(core::ptr::null_mut()) }; LEAD + MAX_CPUS + PLAIN_OWNERS];
     slots[0] = Slot::holding(dummy());
+    slots[LEAD] = Slot::holding(dummy());
     slots
 };
 
 /// The shared slots in which every CPU has the dummy.
 #[inline(always)]
 pub const fn dummy_slots() -> *mut Slot {
-    (&raw const DUMMY_SLOTS).cast::<Slot>().cast_mut()
+    // SAFETY: the array has more slots behind these.
+    unsafe { (&raw const DUMMY_SLOTS).cast::<Slot>().cast_mut().add(LEAD) }
 }
 
 /// Fills in the shared slots that CPUs `0 .. cpus` reach from any plain owner. May be called again.
 pub(super) fn fill_dummy_slots(cpus: usize) {
-    for (id, slot) in DUMMY_SLOTS[..cpus.min(MAX_CPUS) + PLAIN_OWNERS].iter().enumerate() {
+    for (id, slot) in DUMMY_SLOTS[LEAD..][..cpus.min(MAX_CPUS) + PLAIN_OWNERS].iter().enumerate() {
         slot.main.store(dummy_of(id), Relaxed);
         slot.spare.store(dummy_of(id), Relaxed);
         slot.id.store(id as u32, Relaxed);

@@ -21,6 +21,7 @@
 //! No function here returns to a child that is not registered.
 
 use super::detect::{Mode, area_offset, mode};
+use super::own;
 use crate::os::rseq::Area;
 use crate::os::{errno, report, signal};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
@@ -59,6 +60,9 @@ pub fn begin() -> Option<Lent> {
         // The locks lie in the memory that both share, and their futexes work across both.
         return Some(Lent { signals: 0, area: 0, bytes: 0 });
     }
+    if own::is_in_use() {
+        own::register()?;
+    }
     let area = super::arch::thread_pointer().wrapping_add(area_offset());
     let bytes = registered_bytes(area)?;
     Some(Lent { signals: signal::block_all(), area, bytes: bytes as usize })
@@ -85,8 +89,8 @@ fn registered_bytes(address: usize) -> Option<u32> {
 fn is_registered(address: usize, bytes: u32) -> bool {
     let area = Area { address, bytes, signature: super::arch::SIGNATURE };
     // SAFETY: the area is the thread's own: sequences run in this process because glibc registers
-    // threads with it. If glibc failed to register this thread, the first call does, and the next
-    // one finds it registered.
+    // threads with it, or `own` has registered this one. If glibc failed to register this thread,
+    // the first call does, and the next one finds it registered.
     unsafe { area.is_registered() }
 }
 

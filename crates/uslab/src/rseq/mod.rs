@@ -14,7 +14,7 @@
 //!
 //! # The contract (normative pseudo-code)
 //!
-//! Every sequence starts with `rseq_cs := &descriptor; slot := slots + cpu_id_start`. A line that
+//! Every sequence starts with `rseq_cs := &descriptor; slot := slots + cpu_id`. A line that
 //! ends with `◀` commits.
 //!
 //! ```text
@@ -55,11 +55,15 @@
 //! branch out of it, other than to its beginning or its failure exit. A write to any field of the
 //! kernel's area but `rseq_cs`.
 //!
-//! # Without registration
-//! With glibc the fast path is the same code. In locked mode (see [`Mode`]) it reads an area in the
-//! thread control block or in static memory, and finds dummies alone: pop finds the sheaf empty,
-//! and push finds it full. With musl no sequence is compiled, and each step fails at once. In both
-//! cases `percpu` takes the steps of this contract under the slot's lock ([`locked`]).
+//! # Registration
+//! glibc from 2.35 on registers each thread. With musl and older glibc the library does, at the
+//! thread's first slow call (`own`). Until then `cpu_id` is -1, and the sequences find the slot
+//! before the first one, which holds a dummy.
+//!
+//! In locked mode (see [`Mode`]) no thread is registered. The sequences read an area that the
+//! library fills in, and find dummies alone: pop finds the sheaf empty, and push finds it full.
+//! Then `percpu` takes the steps of this contract under the slot's lock ([`locked`]). So it does
+//! where no sequence is compiled, and each step fails at once.
 //!
 //! A pop writes the dummy, so threads on different CPUs are to find different ones. The number in
 //! that area is therefore a hint of the thread's CPU (`hint`), below [`area_numbers`].
@@ -67,13 +71,24 @@
 //! A step that does not get the lock changes nothing: `pop_bulk` and `push_bulk` return 0 whatever
 //! the sheaf holds, and `exchange` returns [`Exchanged::Taken`].
 
-#[cfg(all(target_arch = "aarch64", not(target_env = "musl")))]
-#[path = "aarch64.rs"]
-mod arch;
-#[cfg(any(target_env = "musl", not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+// With musl the own area needs a place in each thread's static block, which a library that `dlopen`
+// loads does not get there. `uslab_loaded_at_start` is for libraries that are linked or preloaded.
+#[cfg(any(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    all(target_env = "musl", not(any(target_feature = "crt-static", uslab_loaded_at_start)))
+))]
 #[path = "absent.rs"]
 mod arch;
-#[cfg(all(target_arch = "x86_64", not(target_env = "musl")))]
+#[cfg(all(
+    target_arch = "aarch64",
+    any(not(target_env = "musl"), target_feature = "crt-static", uslab_loaded_at_start)
+))]
+#[path = "aarch64.rs"]
+mod arch;
+#[cfg(all(
+    target_arch = "x86_64",
+    any(not(target_env = "musl"), target_feature = "crt-static", uslab_loaded_at_start)
+))]
 #[path = "x86_64.rs"]
 mod arch;
 mod copy;
@@ -84,6 +99,7 @@ mod hint;
 mod layout;
 pub mod lend;
 pub mod locked;
+mod own;
 #[cfg(test)]
 mod tests;
 
@@ -92,7 +108,7 @@ pub use arch::{ABORTS, INJECT_TURNS};
 pub use arch::{exchange, pop, pop_bulk, push, push_bulk, push_tested};
 pub use copy::copy;
 pub use cpu::Cpu;
-pub use detect::{Mode, area_numbers, init, mode, reason};
+pub use detect::{Mode, Wish, area_numbers, init, lead, mode, reason};
 pub use layout::{
     DUMMIES, FACTS, MAX_CPUS, Owner, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy,
     dummy_for_pushes, dummy_of, dummy_slots, is_dummy,

@@ -24,22 +24,26 @@ fn sheaf(capacity: u32, objects: &[usize]) -> *mut Sheaf {
 
 fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
     let cpus = crate::os::cpu::possible_cpus().unwrap();
-    let slots: Vec<Slot> = (0..area_numbers(cpus))
-        .map(|cpu| {
-            let slot = Slot::holding(dummy());
-            slot.main.store(main(cpu), Relaxed);
-            slot
-        })
-        .collect();
-    Box::leak(slots.into_boxed_slice())
+    let before = (0..lead()).map(|_| Slot::holding(dummy()));
+    let own = (0..area_numbers(cpus)).map(|cpu| {
+        let slot = Slot::holding(dummy());
+        slot.main.store(main(cpu), Relaxed);
+        slot
+    });
+    let slots: Vec<Slot> = before.chain(own).collect();
+    &Box::leak(slots.into_boxed_slice())[lead()..]
 }
 
 /// In locked mode the sequences use the first slot throughout, so the tests hold there too.
 fn set_up() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        let off = std::env::var("USLAB_RSEQ").is_ok_and(|value| value == "0");
-        init(off, crate::os::cpu::possible_cpus());
+        let wish = match std::env::var("USLAB_RSEQ").as_deref() {
+            Ok("0") => Wish::Locked,
+            Ok("own") => Wish::Own,
+            _ => Wish::Usual,
+        };
+        init(wish, crate::os::cpu::possible_cpus());
     });
 }
 
@@ -53,7 +57,8 @@ fn alone(test: impl FnOnce()) {
         // A thread may have the control block of one that ended.
         super::arch::hint_words().iter().for_each(|word| word.store(0, Relaxed));
     }
-    // The thread stays on one CPU, so the sequences use one slot throughout.
+    // Has the thread registered. It stays on one CPU, so the sequences use one slot throughout.
+    Cpu::current();
     let cpu = crate::os::cpu::pin_to_current();
     test();
     crate::os::cpu::unpin(cpu);

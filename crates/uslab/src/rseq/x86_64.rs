@@ -5,9 +5,13 @@
 //! (section `__rseq_failure`). The signature that the kernel checks precedes the handler. An abort
 //! restarts the sequence from the beginning, because no input register changes before the commit.
 //!
-//! `fs:[area]` is the thread's rseq area: `cpu_id_start` at 0 and `rseq_cs` at 8. `cpu_id_start` is
-//! always a valid index, registered or not; inside a sequence of a registered thread it is the CPU
-//! that the thread runs on.
+//! `fs:[area]` is the thread's rseq area: `cpu_id` at 4 and `rseq_cs` at 8. Inside a sequence of a
+//! registered thread `cpu_id` is the CPU that the thread runs on. It is always a valid index, also
+//! where it is negative: see [`super::lead`].
+
+#[path = "area.rs"]
+mod area;
+pub(super) use area::{own_offset, registered_bytes, registered_offset};
 
 use super::detect::area_offset;
 use super::layout::START_TEST;
@@ -69,8 +73,8 @@ macro_rules! begin {
 macro_rules! slot {
     () => {
         concat!(
-            // t = area->cpu_id_start;
-            "mov {t:e}, dword ptr fs:[{area}]\n",
+            // t = area->cpu_id;   (-1 before the thread is registered)
+            "movsxd {t}, dword ptr fs:[{area} + 4]\n",
             // t *= sizeof(Slot);
             "shl {t}, 6\n",
         )
@@ -517,69 +521,31 @@ pub(super) const SUPPORTED: bool = true;
 /// thread control block that no C library uses.
 ///
 /// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, unused since 2.3 for ABI reasons.
-/// Every thread's TCB contains it, zeroed. There `cpu_id_start` reads as 0, and the store to
-/// `rseq_cs` is harmless.
+/// Every thread's TCB contains it, zeroed. There `cpu_id` reads as 0, and the store to `rseq_cs` is
+/// harmless. musl's control block has no such bytes: there the own area serves ([`area_offset`]).
 pub(super) const SCRATCH_OFFSET: usize = 0x280;
 
-/// Offset of the area of locked mode, the next 16 bytes: its `cpu_id_start` is the thread's hint
-/// modulo `DUMMIES`. All copies of the library in the process share it. A copy that has not chosen
-/// its mode has one dummy slot alone, so it must not read the hints of another.
+/// Offset of the area of locked mode, the next 16 bytes: its `cpu_id` is the thread's hint modulo
+/// `DUMMIES`. All copies of the library in the process share it. A copy that has not chosen its
+/// mode has one dummy slot alone, so it must not read the hints of another.
 pub(super) const LOCKED_OFFSET: usize = SCRATCH_OFFSET + 16;
 
-/// `cpu_id_start` and `cpu_id` of the thread's area in locked mode.
+/// `cpu_id` and `cpu_id_start` of the thread's area in locked mode.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    let words = (thread_pointer() + LOCKED_OFFSET) as *const AtomicU32;
-    // SAFETY: words of the thread's control block that no C library uses. The references do not
-    // leave the thread.
-    unsafe { [&*words, &*words.add(1)] }
+    let words = thread_pointer().wrapping_add(area_offset()) as *const AtomicU32;
+    // SAFETY: words of the thread's control block that no C library uses, or with musl of the own
+    // area. The references do not leave the thread.
+    unsafe { [&*words.add(1), &*words] }
 }
 
-core::arch::global_asm!(
-    // Weak, so that the library loads with a C library without these symbols.
-    ".weak __rseq_offset",
-    ".weak __rseq_size",
-    ".pushsection .text.uslab_rseq_symbols, \"ax\", @progbits",
-    // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; } (NULL where there is
-    // none)
-    ".hidden uslab_rseq_offset",
-    ".globl uslab_rseq_offset",
-    "uslab_rseq_offset:",
-    "mov rax, qword ptr [rip + __rseq_offset@GOTPCREL]",
-    "ret",
-    // const unsigned *uslab_rseq_size(void) { return &__rseq_size; }
-    ".hidden uslab_rseq_size",
-    ".globl uslab_rseq_size",
-    "uslab_rseq_size:",
-    "mov rax, qword ptr [rip + __rseq_size@GOTPCREL]",
-    "ret",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    fn uslab_rseq_offset() -> *const usize;
-    fn uslab_rseq_size() -> *const u32;
-}
-
-/// Distance in bytes from the thread pointer to glibc's area; `None` if the C library exports none.
-pub(super) fn registered_offset() -> Option<usize> {
-    // SAFETY: the function returns the address of a constant of the C library, or null.
-    unsafe { uslab_rseq_offset().as_ref().copied() }
-}
-
-/// The registered length of the area in bytes; 0 if registration failed or was switched off.
-pub(super) fn registered_bytes() -> u32 {
-    // SAFETY: as above.
-    unsafe { uslab_rseq_size().as_ref().copied().unwrap_or(0) }
-}
-
-/// `cpu_id_start` of this thread.
+/// `cpu_id` of this thread.
 #[inline]
-pub(super) fn area_cpu() -> u32 {
-    let cpu: u32;
+pub(super) fn area_cpu() -> i32 {
+    let cpu: i32;
     // SAFETY: reads four bytes of the thread's own area.
     unsafe {
-        asm!("mov {cpu:e}, dword ptr fs:[{area}]", cpu = out(reg) cpu, area = in(reg) area_offset(),
+        asm!("mov {cpu:e}, dword ptr fs:[{area} + 4]", cpu = out(reg) cpu, area = in(reg) area_offset(),
             options(nostack, readonly, preserves_flags));
     }
     cpu

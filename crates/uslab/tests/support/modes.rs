@@ -2,9 +2,11 @@
 
 use super::again::again;
 
-/// Runs `body` in a process of its own in each mode, with `environment` added.
+/// Runs `body` in a process of its own in each mode, with `environment` added. If the tests run
+/// under `USLAB_RSEQ=own`, that holds in rseq mode, too.
 pub fn in_both_modes(name: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
-    for mode in ["1", "0"] {
+    let own = std::env::var("USLAB_RSEQ").is_ok_and(|value| value == "own");
+    for mode in [if own { "own" } else { "1" }, "0"] {
         let environment = [environment, &[("USLAB_RSEQ", mode)]].concat();
         let Some(output) = again(name, &environment) else { return body() };
         let text = String::from_utf8_lossy(&output.stdout);

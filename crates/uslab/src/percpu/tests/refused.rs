@@ -20,7 +20,8 @@ struct Elsewhere {
 /// Runs `test` in rseq mode on a machine with another CPU; otherwise there is nothing to test.
 fn with_sheaves_elsewhere(test: impl FnOnce(Elsewhere) + Send) {
     let (cache, _) = cache(64, 6);
-    if mode() != Mode::Rseq || cache.slots().len() < 2 {
+    let cpus = cache.row(0).len();
+    if mode() != Mode::Rseq || cpus < 2 {
         return finish(cache);
     }
     std::thread::scope(|scope| {
@@ -29,8 +30,9 @@ fn with_sheaves_elsewhere(test: impl FnOnce(Elsewhere) + Send) {
             let objects = alloc(cache, 12);
             free(cache, &objects);
             let own = Cpu::current().own(cache.slots()).expect("a possible CPU");
-            let slot = Cpu::current().next().shared(cache.slots()).expect("there are slots");
-            cache.used.add_cpu(Cpu::current().next());
+            let other = Cpu::of_index(Cpu::current().next().number() % cpus);
+            let slot = other.own(cache.slots()).expect("a possible CPU");
+            cache.used.add_cpu(other);
             let [main, spare] = [Which::Main, Which::Spare].map(|which| {
                 let sheaf = own.place(which).swap(dummy(), AcqRel);
                 slot.place(which).store(sheaf, Relaxed);
