@@ -47,8 +47,7 @@ Examples:
 Environment:
   USLAB_LIB       the preload library, instead of the one that came with this program
   USLAB_SNAPSHOT  directory of the snapshots; auto, or nothing: /dev/shm/uslab-UID
-  USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`); own: use them even if
-                  glibc was told to register no threads
+  USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`)
   USLAB_DEBUG     caches to debug (the same as `run --debug`)
   USLAB_LEAKS     1: report leaks at exit (the same as `run --leaks`)
 

@@ -82,6 +82,7 @@ const STEPS: &[Step] = &[
         run: |w| cargo(w, &["test", "--workspace"], &[]),
     },
     Step { name: "test-locked", what: "the same without restartable sequences", run: test_locked },
+    Step { name: "test-own", what: "threads that the library registers itself", run: test_own },
     Step {
         name: "checkers",
         what: "valgrind and AddressSanitizer see faults in memory of caches",
@@ -193,6 +194,14 @@ const LOCKED_RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'case $C
 
 fn test_locked(workspace: &Workspace) -> Result<()> {
     cargo(workspace, &["test", "--workspace", "--config", LOCKED_RUNNER], &[("USLAB_RSEQ", "0")])
+}
+
+/// What depends on the registration of threads, as on glibc before 2.35. All tests pass so, too.
+fn test_own(workspace: &Workspace) -> Result<()> {
+    let own = [("USLAB_RSEQ", "own"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")];
+    let tests = ["sequences", "threads", "fork", "destroy", "refused", "heaps"].map(|name| ["--test", name]);
+    cargo(workspace, &[&["test", "-p", "uslab", "--lib"], &tests.concat()[..]].concat(), &own)?;
+    cargo(workspace, &["test", "-p", "uslab-tests", "--test", "conformance", "--", "::rseq"], &own)
 }
 
 /// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many

@@ -50,6 +50,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !args.staged {
         dist::stage(workspace)?;
     }
+    let stage = workspace.target.join("dist");
+    ensure!(stage.is_dir(), "there is no {}: `cargo xtask dist` stages a release there", stage.display());
     let again_out = workspace.target.join("deb-again");
     let (packages, again) = std::thread::scope(|scope| {
         let again = args.check.then(|| scope.spawn(|| build(workspace, &again_out)));
