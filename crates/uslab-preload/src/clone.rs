@@ -47,11 +47,12 @@ fn c_library() -> Option<Clone> {
     Some(__clone)
 }
 
-/// The C library's function. musl has one name for it, which is this library's, too. Its `dlsym`
-/// allocates nothing.
+/// The C library's function. musl exports it as `clone` alone, the name of the function below. A
+/// `dlsym` that succeeds allocates nothing.
 #[cfg(not(target_env = "gnu"))]
 fn c_library() -> Option<Clone> {
-    // SAFETY: the name ends with NUL, and its function has this type.
+    // SAFETY: the name ends with NUL. The C library's function has this type, and NULL becomes
+    // `None`.
     unsafe { core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr())) }
 }
 

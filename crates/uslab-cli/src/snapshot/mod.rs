@@ -231,7 +231,7 @@ impl Snapshot {
         Some(match self.mode_reason {
             layout::REASON_NONE => return None,
             layout::REASON_FORCED => "forced by USLAB_RSEQ=0",
-            layout::REASON_NO_SYMBOL => "the library was built without sequences",
+            layout::REASON_NOT_BUILT => "the library was built without sequences",
             layout::REASON_UNREGISTERED => "threads are not registered",
             layout::REASON_NO_MEMBARRIER => "membarrier cannot restart sequences",
             layout::REASON_TOO_MANY_CPUS => "too many CPUs, or an unknown number",

@@ -113,9 +113,10 @@ pub const REASON_NONE: u32 = 0;
 /// Forced by `USLAB_RSEQ=0`.
 pub const REASON_FORCED: u32 = 1;
 /// The library was built without sequences, as for musl where `dlopen` may load it.
-pub const REASON_NO_SYMBOL: u32 = 2;
+pub const REASON_NOT_BUILT: u32 = 2;
 /// The kernel registers no threads (valgrind, qemu-user, seccomp), or glibc was told not to have it
-/// register them (`glibc.pthread.rseq=0`).
+/// do so (`glibc.pthread.rseq=0`), or another library has registered the process's first thread, or
+/// the C library registers none and this object has no area for threads.
 pub const REASON_UNREGISTERED: u32 = 3;
 /// `membarrier(2)` has no command that restarts sequences (Linux before 5.10, seccomp). In mode
 /// [`MODE_RSEQ`]: the kernel refused the call after start, so main sheaves of other CPUs cannot be

@@ -53,7 +53,8 @@ impl Area {
     }
 
     /// Unregisters the calling thread; false if the kernel refuses. The thread must not run a
-    /// sequence until it is registered again.
+    /// sequence until it is registered again, but on slots with one before them (`rseq::LEAD`): the
+    /// kernel sets `cpu_id` to -1.
     pub fn unregister(&self) -> bool {
         self.call(UNREGISTER) == 0
     }

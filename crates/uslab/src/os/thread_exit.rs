@@ -2,22 +2,38 @@
 
 use core::ffi::c_void;
 use core::ptr::without_provenance_mut;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 
-static KEY: AtomicU32 = AtomicU32::new(0);
+type Function = unsafe extern "C" fn(*mut c_void);
 
-/// Makes the key for `function`; false if the process has no more keys. Must be called once.
-pub fn begin(function: unsafe extern "C" fn(*mut c_void)) -> bool {
-    let mut key = 0;
-    // SAFETY: a place for a key, and a function that any thread may call.
-    let is_made = unsafe { libc::pthread_key_create(&mut key, Some(function)) == 0 };
-    KEY.store(key, Relaxed);
-    is_made
+/// The key plus 1; 0 before it is made.
+static KEY: AtomicU64 = AtomicU64::new(0);
+
+/// Has the calling thread call `function` at its end; false if the process has no more keys. All
+/// calls must name the same function. With musl this takes no memory, and once a call has returned
+/// true it is safe in signal handlers.
+pub fn expect(function: Function) -> bool {
+    let Some(key) = key(function) else { return false };
+    // SAFETY: the key exists, and any value but NULL will do.
+    unsafe { libc::pthread_setspecific(key, without_provenance_mut::<c_void>(1)) == 0 }
 }
 
-/// Has the calling thread call the function at its end. With musl this stores a pointer in the
-/// thread's block, and is safe in signal handlers.
-pub fn expect() {
-    // SAFETY: the key exists, and any value but NULL will do.
-    unsafe { libc::pthread_setspecific(KEY.load(Relaxed), without_provenance_mut::<c_void>(1)) };
+fn key(function: Function) -> Option<libc::pthread_key_t> {
+    let known = KEY.load(Acquire);
+    if known != 0 {
+        return Some((known - 1) as libc::pthread_key_t);
+    }
+    let mut key = 0;
+    // SAFETY: a place for a key, and a function that any thread may call.
+    if unsafe { libc::pthread_key_create(&mut key, Some(function)) } != 0 {
+        return None;
+    }
+    match KEY.compare_exchange(0, u64::from(key) + 1, AcqRel, Acquire) {
+        Ok(_) => Some(key),
+        Err(others) => {
+            // SAFETY: just made, and no thread has a value for it.
+            unsafe { libc::pthread_key_delete(key) };
+            Some((others - 1) as libc::pthread_key_t)
+        }
+    }
 }

@@ -63,8 +63,8 @@ impl<'a> Sequences<'a> {
     /// possible (see [`crate::os::cpu::possible_cpus`]).
     ///
     /// # Safety
-    /// `slots` must be a row of a cache's slots, for every possible CPU, in a process whose mode is
-    /// rseq.
+    /// `slots` must be a row of a cache's slots, for every possible CPU, with [`rseq::LEAD`] slots
+    /// before them, in a process whose mode is rseq.
     pub unsafe fn new(slots: &'a [Slot], node: Option<usize>) -> Option<Sequences<'a>> {
         let cpu = Cpu::current();
         cpu.own(slots).map(|slot| Sequences { slots: slots.as_ptr(), slot, cpu, node })

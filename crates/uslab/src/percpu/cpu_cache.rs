@@ -18,7 +18,7 @@ use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::os::surplus::Surplus;
 use crate::os::{self, probe, sharing};
-use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
+use crate::rseq::{Exchanged, LEAD, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
@@ -33,7 +33,7 @@ pub struct CpuCache {
     slabs: Slabs,
     /// The slots with sheaves: see [`super::rows`].
     pub(super) slots: *const Slot,
-    /// How many there are: a row for each node.
+    /// How many there are: a row for each node, and the slots between rows.
     pub(super) slot_count: usize,
     /// Slots from one row to the next: see [`super::rows::row_distance`].
     pub(super) row_distance: usize,
@@ -147,7 +147,7 @@ impl CpuCache {
         let cache = CpuCache {
             slabs,
             slots: rows.slots,
-            slot_count: row_distance(parts.cpus) * parts.nodes,
+            slot_count: row_distance(parts.cpus) * parts.nodes - LEAD,
             row_distance: row_distance(parts.cpus),
             cpus: parts.cpus,
             barns,

@@ -13,7 +13,7 @@
 //! ([`super::owners`]).
 
 use crate::os;
-use crate::rseq::{self, Mode, Slot, dummy_of, mode};
+use crate::rseq::{LEAD, Mode, Slot, dummy_of, mode};
 use crate::sync::CachePadded;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -39,16 +39,16 @@ pub fn is_allowed() -> bool {
     ARE_ALLOWED.load(Relaxed)
 }
 
-/// The slots with sheaves in the memory of a cache, whose rows are `row` slots apart. If it `hides`
-/// its sheaves in rseq mode, writes the row of dummies before them, but for the first, which is the
-/// owner.
+/// The slots with sheaves in the memory of a cache, whose rows are `distance` slots apart. If it
+/// `hides` its sheaves in rseq mode, writes the row of dummies before them, but for the first, which
+/// is the owner.
 ///
 /// # Safety
 /// `slots` must be the memory of `CpuCache::owner`, and belong to the caller.
-pub(super) unsafe fn slots_behind(slots: *mut u8, row: usize, hides: bool) -> *mut Slot {
+pub(super) unsafe fn slots_behind(slots: *mut u8, distance: usize, hides: bool) -> *mut Slot {
     // SAFETY: the caller's promise: the memory begins with the slots before the first row.
-    let first = unsafe { slots.cast::<Slot>().add(rseq::lead()) };
-    let before = if hides && mode() == Mode::Rseq { row } else { 0 };
+    let first = unsafe { slots.cast::<Slot>().add(LEAD) };
+    let before = if hides && mode() == Mode::Rseq { distance } else { 0 };
     for cpu in 1..before {
         // SAFETY: the caller's promise: the memory has a slot for each of these.
         unsafe { first.add(cpu).write(Slot::holding(dummy_of(cpu))) };

@@ -25,7 +25,7 @@
 use super::CpuCache;
 use super::drain::{Drain, Keep};
 use super::rows::alloc_row;
-use crate::rseq::{self, Mode, Slot, dummy_of, mode};
+use crate::rseq::{self, LEAD, Mode, Slot, dummy_of, mode};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, fence};
 
 impl CpuCache {
@@ -70,7 +70,7 @@ impl CpuCache {
             return memory;
         }
         let row = match memory.is_null() {
-            true => alloc_row(self.slot_count.max(self.row_distance * nodes)),
+            true => alloc_row(self.slot_count.max(self.row_distance * nodes - LEAD)),
             false => memory,
         };
         if row.is_null() {

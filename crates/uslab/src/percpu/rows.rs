@@ -24,6 +24,8 @@
 //!   with a policy    as with one node
 //! ```
 //!
+//! Before each row there is a slot with a dummy, for threads that are not registered ([`LEAD`]).
+//!
 //! Where sheaves are hidden, and in locked mode, the fast path serves no call. There the short step
 //! or the slow path chooses the row.
 
@@ -31,19 +33,19 @@ use super::access::Home;
 use super::hidden;
 use super::{CpuCache, Parts};
 use crate::pages::boot;
-use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy, dummy_of, dummy_slots, mode};
+use crate::rseq::{self, Cpu, LEAD, Mode, Pushed, Slot, dummy, dummy_of, dummy_slots, mode};
 use crate::slab::Slabs;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Allocates boot memory for `slots` slots, and writes the slots before them. Null if there is no
 /// memory.
 pub(super) fn alloc_row(slots: usize) -> *mut Slot {
-    let bytes = (rseq::lead() + slots) * size_of::<Slot>();
+    let bytes = (LEAD + slots) * size_of::<Slot>();
     let before = boot::alloc(bytes, align_of::<Slot>()).cast::<Slot>();
     if before.is_null() {
         return before;
     }
-    // SAFETY: fresh memory for so many slots.
+    // SAFETY: fresh memory for so many slots, and for those before them.
     unsafe { write_lead(before) }
 }
 
@@ -54,15 +56,15 @@ pub(super) fn alloc_row(slots: usize) -> *mut Slot {
 pub(super) unsafe fn write_lead(before: *mut Slot) -> *mut Slot {
     // SAFETY: the caller's promise.
     unsafe {
-        (0..rseq::lead()).for_each(|at| before.add(at).write(Slot::holding(dummy())));
-        before.add(rseq::lead())
+        (0..LEAD).for_each(|at| before.add(at).write(Slot::holding(dummy())));
+        before.add(LEAD)
     }
 }
 
 /// Slots from one row of a cache to the next on a machine of `cpus` CPUs: one for each CPU, then
-/// those before the next row. In locked mode no sequence names a row, so nothing need be before it.
+/// the slots before the next row.
 pub(super) fn row_distance(cpus: usize) -> usize {
-    cpus + if mode() == Mode::Rseq { rseq::lead() } else { 0 }
+    cpus + LEAD
 }
 
 /// Whether the page map names the row of each node, for a cache that `hides` its sheaves or not.
@@ -90,19 +92,19 @@ impl Rows {
     /// The slabs' owner must come from [`CpuCache::owner`], with the memory of `parts.slots`, for
     /// as many CPUs and nodes.
     pub unsafe fn write(slabs: &Slabs, parts: &Parts) -> Rows {
-        let (row, nodes) = (row_distance(parts.cpus), parts.nodes);
+        let (distance, nodes) = (row_distance(parts.cpus), parts.nodes);
         let (owner, id) = (slabs.owner().slots(), u32::from(slabs.id()));
         // SAFETY: the caller's promise.
-        let first = unsafe { hidden::slots_behind(parts.slots, row, parts.hides) };
-        for at in 0..row * nodes {
+        let first = unsafe { hidden::slots_behind(parts.slots, distance, parts.hides) };
+        for at in 0..distance * nodes - LEAD {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
             unsafe {
                 let slot = first.add(at);
                 if slot != owner {
-                    slot.write(Slot::holding(dummy_of(at % row)));
+                    slot.write(Slot::holding(dummy_of(at % distance)));
                 }
                 (*slot).set_start_test(slabs.geometry().start_test());
-                if at % row == 0 {
+                if at % distance == 0 {
                     (*slot).id.store(id, Relaxed);
                 }
             }
@@ -113,8 +115,8 @@ impl Rows {
             return Rows { slots: first, fast, fast_bulk: fast, lending: core::ptr::null_mut() };
         }
         // SAFETY: the lending row follows the others.
-        let lending = unsafe { first.add(row * nodes) };
-        for cpu in 0..row {
+        let lending = unsafe { write_lead(first.add(distance * nodes - LEAD)) };
+        for cpu in 0..parts.cpus {
             // SAFETY: as above.
             unsafe { lending.add(cpu).write(Slot::holding(dummy_of(cpu))) };
         }
@@ -129,7 +131,7 @@ impl CpuCache {
     /// where caches may.
     pub fn slot_bytes(cpus: usize, nodes: usize) -> usize {
         let rows = nodes + usize::from(hidden::is_allowed()) + usize::from(are_named(nodes, false));
-        (rseq::lead() + rows * row_distance(cpus)) * size_of::<Slot>()
+        rows * row_distance(cpus) * size_of::<Slot>()
     }
 
     /// Bytes from the slots that the page map names for one node to those for the next, of a

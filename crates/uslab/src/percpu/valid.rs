@@ -74,7 +74,7 @@ impl CpuCache {
     /// which keeps the cache alive and forks away. The cost grows with what the cache owns.
     /// Allocates nothing.
     pub fn check(&self) -> Checked<Walked> {
-        let mut walked = Walked { slots: self.slots().len(), ..Walked::default() };
+        let mut walked = Walked { slots: self.cpus * self.nodes, ..Walked::default() };
         let subject = Subject::new("cache", self);
         // SAFETY: the first slot of a cache's owner is valid for ever.
         let first = unsafe { &*self.slabs().owner().slots() };

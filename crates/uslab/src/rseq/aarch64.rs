@@ -8,6 +8,8 @@
 
 #[path = "area.rs"]
 mod area;
+#[cfg(target_env = "musl")]
+pub(super) use area::fixed_offset;
 pub(super) use area::{own_offset, registered_bytes, registered_offset};
 
 use super::detect::area_offset;
@@ -39,7 +41,11 @@ const SCRATCH_AREAS: usize = 256;
 /// `cpu_id` and `cpu_id_start` of the thread's area in locked mode.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    let words = area() as *const AtomicU32;
+    #[cfg(target_env = "musl")]
+    let area = area();
+    #[cfg(not(target_env = "musl"))]
+    let area = scratch();
+    let words = area as *const AtomicU32;
     // SAFETY: the first two words of an area, which are only accessed by atomics and by the
     // sequences' loads.
     unsafe { [&*words.add(1), &*words] }
@@ -105,8 +111,8 @@ macro_rules! slot {
 /// Takes the top object of this CPU's main sheaf; null if there is none.
 ///
 /// # Safety
-/// `slots` must point to slots for every possible CPU, each with valid sheaves, kept mapped for
-/// ever.
+/// `slots` must point to slots for every possible CPU, with [`LEAD`](super::LEAD) slots before them,
+/// each with valid sheaves, kept mapped for ever.
 #[inline(always)]
 pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
     let object: *mut u8;

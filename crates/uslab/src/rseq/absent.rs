@@ -90,7 +90,12 @@ pub(super) fn registered_bytes() -> u32 {
     0
 }
 
-pub(super) fn own_offset() -> usize {
+pub(super) fn own_offset() -> Option<usize> {
+    None
+}
+
+#[cfg(target_env = "musl")]
+pub(super) fn fixed_offset() -> usize {
     0
 }
 
@@ -104,3 +109,10 @@ pub(super) fn thread_pointer() -> usize {
 
 /// Does nothing.
 pub(super) fn init() {}
+
+/// Never called.
+///
+/// # Safety
+/// None needed.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn copy(_: *const *mut u8, _: *mut *mut u8, _: usize) {}

@@ -1,7 +1,7 @@
 //! Copies of pointers between a sheaf and a caller's array.
 
 /// Pointers from which on a processor's wide registers are worth their set-up.
-#[cfg(all(target_arch = "x86_64", not(target_env = "musl")))]
+#[cfg(target_arch = "x86_64")]
 const WIDE: usize = 24;
 
 /// Copies `n` pointers. Each call copies the same parts by the same instructions, so that a pop
@@ -13,8 +13,8 @@ const WIDE: usize = 24;
 #[inline(always)]
 pub unsafe fn copy(from: *const *mut u8, to: *mut *mut u8, n: usize) {
     const PART: usize = 8;
-    #[cfg(all(target_arch = "x86_64", not(target_env = "musl")))]
-    if n >= WIDE {
+    #[cfg(target_arch = "x86_64")]
+    if super::arch::SUPPORTED && n >= WIDE {
         // SAFETY: the caller's promise.
         unsafe { super::arch::copy(from, to, n) };
         return;

@@ -1,6 +1,6 @@
 //! The choice between the two modes, made once, before the first cache exists.
 
-use super::layout::{DUMMIES, LEAD, MAX_CPUS, fill_dummy_slots};
+use super::layout::{DUMMIES, MAX_CPUS, fill_dummy_slots};
 use super::own;
 use crate::os;
 use crate::sync::CachePadded;
@@ -35,8 +35,10 @@ pub enum Reason {
     /// `USLAB_RSEQ=0`.
     Forced = 1,
     /// The library was built without sequences.
-    NoSymbol = 2,
-    /// The kernel registers no threads, or the C library was told not to have them registered.
+    NotBuilt = 2,
+    /// The kernel registers no threads, or the C library was told not to have it do so, or another
+    /// library has registered the process's first thread, or the C library registers none and the
+    /// library has no area.
     Unregistered = 3,
     /// `membarrier(2)` cannot restart sequences.
     NoMembarrier = 4,
@@ -51,7 +53,7 @@ impl Reason {
         [
             Reason::None,
             Reason::Forced,
-            Reason::NoSymbol,
+            Reason::NotBuilt,
             Reason::Unregistered,
             Reason::NoMembarrier,
             Reason::TooManyCpus,
@@ -67,7 +69,7 @@ static RSEQ_IN_USE: AtomicU8 = AtomicU8::new(0);
 static REASON: AtomicU8 = AtomicU8::new(Reason::None as u8);
 
 /// Distance in bytes from the thread pointer to the area that sequences use. Before `init` that is
-/// the scratch area, which names CPU 0. Padded, because every operation reads it, and the locks
+/// the scratch area, which names CPU 0 (with musl the own area, which names -1). Padded, because every operation reads it, and the locks
 /// of start-up and forks would lie beside it.
 static AREA_OFFSET: CachePadded<AtomicUsize> = CachePadded(AtomicUsize::new(super::arch::SCRATCH_OFFSET));
 
@@ -85,7 +87,10 @@ static AREA_OFFSET: CachePadded<AtomicUsize> = CachePadded(AtomicUsize::new(supe
 /// With musl it is the library's own area at all times, so the offset is a constant.
 #[inline(always)]
 pub(super) fn area_offset() -> usize {
-    if HAS_OWN_AREA_ALONE { super::arch::own_offset() } else { AREA_OFFSET.0.load(Relaxed) }
+    #[cfg(target_env = "musl")]
+    return super::arch::fixed_offset();
+    #[cfg(not(target_env = "musl"))]
+    AREA_OFFSET.0.load(Relaxed)
 }
 
 /// Whether every process uses the library's own area: the C library has none.
@@ -96,23 +101,14 @@ pub(super) fn set_area_offset(offset: usize) {
     AREA_OFFSET.0.store(offset, Relaxed);
 }
 
-/// Slots before the first one of a row: 1 where the area is the library's own, or else 0.
-///
-/// In the own area `cpu_id` is -1 as long as the thread is not registered (`own`), so the thread's
-/// sequences find this slot. It holds a dummy for ever. In the C library's area `cpu_id` is never
-/// negative.
-pub fn lead() -> usize {
-    if HAS_OWN_AREA_ALONE || own::is_in_use() { LEAD } else { 0 }
-}
-
 /// What the user wishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// Sequences where the C library registers threads, and where it cannot.
+    /// Sequences, unless the C library was told to register no threads.
     Usual,
     /// No sequences.
     Locked,
-    /// Sequences even if the C library was told to register no threads.
+    /// Sequences, even then.
     Own,
 }
 
@@ -125,6 +121,8 @@ pub fn init(wish: Wish, cpus: Option<usize>) {
     // Its address is seen here, so that the optimiser does not cut the padding off.
     core::hint::black_box(&AREA_OFFSET);
     super::arch::init();
+    // First: with musl this thread's sequences find these slots as soon as it is registered.
+    fill_dummy_slots(cpus.unwrap_or(MAX_CPUS));
     let probed = if wish == Wish::Locked { Err(Reason::Forced) } else { probe(wish, cpus) };
     let reason = probed.err().unwrap_or(Reason::None);
     REASON.store(reason as u8, Relaxed);
@@ -139,7 +137,7 @@ pub fn init(wish: Wish, cpus: Option<usize>) {
 /// why there is none.
 fn probe(wish: Wish, cpus: Option<usize>) -> Result<usize, Reason> {
     if !super::arch::SUPPORTED {
-        return Err(Reason::NoSymbol);
+        return Err(Reason::NotBuilt);
     }
     if os::cpu::distrusts_rseq() {
         return Err(Reason::Unsupported);
@@ -150,14 +148,10 @@ fn probe(wish: Wish, cpus: Option<usize>) -> Result<usize, Reason> {
         _ => None,
     };
     let cpus = cpus.filter(|&cpus| cpus <= MAX_CPUS).ok_or(Reason::TooManyCpus)?;
-    let offset = registered.or_else(own::begin).ok_or(Reason::Unregistered)?;
-    if os::membarrier::register(cpus) {
-        return Ok(offset);
+    if !os::membarrier::register(cpus) {
+        return Err(Reason::NoMembarrier);
     }
-    if registered.is_none() {
-        own::end();
-    }
-    Err(Reason::NoMembarrier)
+    registered.or_else(own::begin).ok_or(Reason::Unregistered)
 }
 
 /// The mode of this process. Before the library is set up, [`Mode::Locked`].

@@ -205,8 +205,11 @@ pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
 /// objects, sheaves. Not all are in use.
 pub const PLAIN_OWNERS: usize = 16;
 
-/// Slots before a row whose numbers may be negative: see [`super::lead`].
-pub(super) const LEAD: usize = 1;
+/// Slots before the first one of each row that sequences index. They hold dummies for ever.
+///
+/// `cpu_id` is -1 in a thread that is not registered, so the thread's sequences find this slot. The
+/// library registers a thread at its first slow call, where the C library does not (`own`).
+pub const LEAD: usize = 1;
 
 /// Shared slots in which every CPU has the dummy: for caches that are not set up yet, and for
 /// owners that are not caches. The first is that of number -1.

@@ -60,7 +60,7 @@ pub fn begin() -> Option<Lent> {
         // The locks lie in the memory that both share, and their futexes work across both.
         return Some(Lent { signals: 0, area: 0, bytes: 0 });
     }
-    if own::is_in_use() {
+    if super::arch::area_cpu() < 0 {
         own::register()?;
     }
     let area = super::arch::thread_pointer().wrapping_add(area_offset());
@@ -88,9 +88,8 @@ fn registered_bytes(address: usize) -> Option<u32> {
 
 fn is_registered(address: usize, bytes: u32) -> bool {
     let area = Area { address, bytes, signature: super::arch::SIGNATURE };
-    // SAFETY: the area is the thread's own: sequences run in this process because glibc registers
-    // threads with it, or `own` has registered this one. If glibc failed to register this thread,
-    // the first call does, and the next one finds it registered.
+    // SAFETY: the area is the calling thread's own, registered by glibc or by `own`. If it is not,
+    // the first call registers it, and the next one finds it registered.
     unsafe { area.is_registered() }
 }
 

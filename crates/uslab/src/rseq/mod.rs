@@ -56,14 +56,14 @@
 //! kernel's area but `rseq_cs`.
 //!
 //! # Registration
-//! glibc from 2.35 on registers each thread. With musl and older glibc the library does, at the
-//! thread's first slow call (`own`). Until then `cpu_id` is -1, and the sequences find the slot
-//! before the first one, which holds a dummy.
+//! glibc 2.35 and newer registers each thread. With musl and older glibc the library registers a
+//! thread at its first slow call (`own`). Until then `cpu_id` is -1, and the sequences find the slot
+//! before the first one, which holds a dummy ([`LEAD`]).
 //!
-//! In locked mode (see [`Mode`]) no thread is registered. The sequences read an area that the
-//! library fills in, and find dummies alone: pop finds the sheaf empty, and push finds it full.
-//! Then `percpu` takes the steps of this contract under the slot's lock ([`locked`]). So it does
-//! where no sequence is compiled, and each step fails at once.
+//! In locked mode (see [`Mode`]) no sequence uses a registered area. The sequences read an area that
+//! the library fills in, and find dummies alone: pop finds the sheaf empty, and push finds it full.
+//! Then `percpu` takes the steps of this contract under the slot's lock ([`locked`]). Where no
+//! sequence is compiled, each step fails at once, and `percpu` takes the lock as well.
 //!
 //! A pop writes the dummy, so threads on different CPUs are to find different ones. The number in
 //! that area is therefore a hint of the thread's CPU (`hint`), below [`area_numbers`].
@@ -108,10 +108,10 @@ pub use arch::{ABORTS, INJECT_TURNS};
 pub use arch::{exchange, pop, pop_bulk, push, push_bulk, push_tested};
 pub use copy::copy;
 pub use cpu::Cpu;
-pub use detect::{Mode, Wish, area_numbers, init, lead, mode, reason};
+pub use detect::{Mode, Wish, area_numbers, init, mode, reason};
 pub use layout::{
-    DUMMIES, FACTS, MAX_CPUS, Owner, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy,
-    dummy_for_pushes, dummy_of, dummy_slots, is_dummy,
+    DUMMIES, FACTS, LEAD, MAX_CPUS, Owner, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which,
+    dummy, dummy_for_pushes, dummy_of, dummy_slots, is_dummy,
 };
 
 use core::sync::atomic::AtomicU32;

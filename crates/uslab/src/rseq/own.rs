@@ -11,7 +11,7 @@
 //! the thread's start is needed.
 //!
 //! Before that, `cpu_id` is -1 and the thread's sequences find the slot *before* the first one of a
-//! row ([`super::lead`]). It holds a dummy, so each call takes the slow path. If the kernel refuses
+//! row ([`super::LEAD`]). It holds a dummy, so each call takes the slow path. If the kernel refuses
 //! to register a thread, that stays so, and its calls go to the slabs.
 //!
 //! With glibc the thread needs no hook at its end either. The area lies in the memory of the stack,
@@ -40,41 +40,29 @@ pub(super) fn is_in_use() -> bool {
     IS_IN_USE.load(Relaxed)
 }
 
-/// The calling thread's area.
-fn area() -> Area {
-    let address = arch::thread_pointer().wrapping_add(arch::own_offset());
-    Area { address, bytes: AREA_BYTES, signature: arch::SIGNATURE }
+/// The calling thread's area; `None` if the object has none.
+fn area() -> Option<Area> {
+    let address = arch::thread_pointer().wrapping_add(arch::own_offset()?);
+    Some(Area { address, bytes: AREA_BYTES, signature: arch::SIGNATURE })
 }
 
-/// `cpu_id_start` of the calling thread's area, which the library writes only while the kernel does
-/// not.
-fn cpu_id_start<'a>() -> &'a AtomicU32 {
-    // SAFETY: a word of a thread-local variable, which lives as long as the thread. The reference
-    // does not leave the thread, and the kernel's stores are as atomic as loads of it.
-    unsafe { &*(area().address as *const AtomicU32) }
+/// `cpu_id_start` of an area of the calling thread, which the library writes only while the kernel
+/// does not.
+fn cpu_id_start(area: Area) -> &'static AtomicU32 {
+    // SAFETY: a word of the thread's own area, which lives as long as the thread. The reference does
+    // not leave the thread, and the kernel stores whole words alone.
+    unsafe { &*(area.address as *const AtomicU32) }
 }
 
 /// Has the library register threads, and registers the calling one. Returns the distance in bytes
-/// from the thread pointer to the area; `None`, with nothing changed, if the kernel refuses.
-/// [`super::init`] calls it, before any slot is made.
+/// from the thread pointer to the area; `None`, with nothing changed, if the object has none or the
+/// kernel refuses. [`super::init`] calls it, before any slot is made.
 pub(super) fn begin() -> Option<usize> {
-    #[cfg(target_env = "musl")]
-    if !exit::begin() {
+    if !try_register(area()?) {
         return None;
     }
     IS_IN_USE.store(true, Relaxed);
-    if register().is_none() {
-        IS_IN_USE.store(false, Relaxed);
-        return None;
-    }
-    Some(arch::own_offset())
-}
-
-/// Undoes [`begin`].
-pub(super) fn end() {
-    IS_IN_USE.store(false, Relaxed);
-    let _errno = errno::Preserved::new();
-    area().unregister();
+    arch::own_offset()
 }
 
 /// Registers the calling thread, unless it is registered. Returns its CPU; `None` if the library
@@ -83,23 +71,32 @@ pub(super) fn end() {
 #[cold]
 #[inline(never)]
 pub(super) fn register() -> Option<usize> {
-    if !is_in_use() || cpu_id_start().load(Relaxed) == REFUSED {
+    let area = area().filter(|_| is_in_use())?;
+    if cpu_id_start(area).load(Relaxed) == REFUSED {
         return None;
     }
-    let _errno = errno::Preserved::new();
-    // SAFETY: the area is the calling thread's own, and lives as long as the thread. With musl
-    // `exit` ends the registration before the thread's memory goes.
-    if !unsafe { area().ensure_registered() } {
-        refuse();
+    if !try_register(area) {
+        refuse(area);
         return None;
     }
-    #[cfg(target_env = "musl")]
-    exit::expect();
     // The kernel has written the CPU on its way back from the call.
     usize::try_from(arch::area_cpu()).ok()
 }
 
+/// Registers the calling thread with its area. False if the kernel refuses, and with musl if the
+/// thread cannot end its registration.
+fn try_register(area: Area) -> bool {
+    #[cfg(target_env = "musl")]
+    if !exit::expect() {
+        return false;
+    }
+    let _errno = errno::Preserved::new();
+    // SAFETY: the area is the calling thread's own, and lives as long as the thread. With musl
+    // `exit` ends the registration before the thread's memory goes.
+    unsafe { area.ensure_registered() }
+}
+
 /// Keeps the calling thread, which is not registered, from being registered.
-fn refuse() {
-    cpu_id_start().store(REFUSED, Relaxed);
+fn refuse(area: Area) {
+    cpu_id_start(area).store(REFUSED, Relaxed);
 }

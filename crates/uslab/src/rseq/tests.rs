@@ -24,14 +24,14 @@ fn sheaf(capacity: u32, objects: &[usize]) -> *mut Sheaf {
 
 fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
     let cpus = crate::os::cpu::possible_cpus().unwrap();
-    let before = (0..lead()).map(|_| Slot::holding(dummy()));
+    let before = (0..LEAD).map(|_| Slot::holding(dummy()));
     let own = (0..area_numbers(cpus)).map(|cpu| {
         let slot = Slot::holding(dummy());
         slot.main.store(main(cpu), Relaxed);
         slot
     });
     let slots: Vec<Slot> = before.chain(own).collect();
-    &Box::leak(slots.into_boxed_slice())[lead()..]
+    &Box::leak(slots.into_boxed_slice())[LEAD..]
 }
 
 /// In locked mode the sequences use the first slot throughout, so the tests hold there too.

@@ -6,11 +6,13 @@
 //! restarts the sequence from the beginning, because no input register changes before the commit.
 //!
 //! `fs:[area]` is the thread's rseq area: `cpu_id` at 4 and `rseq_cs` at 8. Inside a sequence of a
-//! registered thread `cpu_id` is the CPU that the thread runs on. It is always a valid index, also
-//! where it is negative: see [`super::lead`].
+//! registered thread `cpu_id` is the CPU that the thread runs on. It is always a valid index: -1 is
+//! that of the slot before the first ([`super::LEAD`]).
 
 #[path = "area.rs"]
 mod area;
+#[cfg(target_env = "musl")]
+pub(super) use area::fixed_offset;
 pub(super) use area::{own_offset, registered_bytes, registered_offset};
 
 use super::detect::area_offset;
@@ -119,8 +121,8 @@ macro_rules! sequence {
 /// Takes the top object of this CPU's main sheaf; null if there is none.
 ///
 /// # Safety
-/// `slots` must point to slots for every possible CPU, each with valid sheaves, kept mapped for
-/// ever.
+/// `slots` must point to slots for every possible CPU, with [`LEAD`](super::LEAD) slots before them,
+/// each with valid sheaves, kept mapped for ever.
 #[inline(always)]
 pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
     let object: *mut u8;
@@ -533,7 +535,11 @@ pub(super) const LOCKED_OFFSET: usize = SCRATCH_OFFSET + 16;
 /// `cpu_id` and `cpu_id_start` of the thread's area in locked mode.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    let words = thread_pointer().wrapping_add(area_offset()) as *const AtomicU32;
+    #[cfg(target_env = "musl")]
+    let offset = fixed_offset();
+    #[cfg(not(target_env = "musl"))]
+    let offset = LOCKED_OFFSET;
+    let words = thread_pointer().wrapping_add(offset) as *const AtomicU32;
     // SAFETY: words of the thread's control block that no C library uses, or with musl of the own
     // area. The references do not leave the thread.
     unsafe { [&*words.add(1), &*words] }

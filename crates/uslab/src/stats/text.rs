@@ -101,7 +101,7 @@ fn reason(reason: u32) -> Option<&'static str> {
     Some(match reason {
         layout::REASON_NONE => return None,
         layout::REASON_FORCED => "forced by USLAB_RSEQ=0",
-        layout::REASON_NO_SYMBOL => "the library was built without sequences",
+        layout::REASON_NOT_BUILT => "the library was built without sequences",
         layout::REASON_UNREGISTERED => "threads are not registered",
         layout::REASON_NO_MEMBARRIER => "membarrier cannot restart sequences",
         layout::REASON_TOO_MANY_CPUS => "too many CPUs, or an unknown number",
