@@ -92,11 +92,7 @@ impl Musl<'_> {
         let directory = if shared { self.target.join("shared") } else { self.target.clone() };
         cargo.args(["--target", TARGET]).env("CARGO_TARGET_DIR", directory).env_remove("USLAB_RSEQ");
         if shared {
-            // The programs of these tests link the libraries or preload them.
-            let flags = format!(
-                "-Ctarget-feature=-crt-static -Lnative={} --cfg uslab_loaded_at_start",
-                self.search.display()
-            );
+            let flags = format!("-Ctarget-feature=-crt-static -Lnative={}", self.search.display());
             cargo.env("RUSTFLAGS", flags).env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER", CC);
         }
         cargo
@@ -104,7 +100,9 @@ impl Musl<'_> {
 
     fn build(&self) -> Result<()> {
         let packages = ["build", "--release", "-p", "uslab-preload", "-p", "uslab-capi"];
-        workspace::check(&mut self.cargo(&packages, true))?;
+        // Programs link these libraries or preload them.
+        let features = ["--features", "uslab-preload/register-threads,uslab-capi/register-threads"];
+        workspace::check(&mut self.cargo(&[&packages[..], &features].concat(), true))?;
         workspace::check(&mut self.cargo(&["build", "-p", "uslab-cli"], false))?;
         let built = self.target.join("shared").join(TARGET).join("release");
         std::fs::copy(built.join("libuslab_malloc.so"), self.preload())?;

@@ -5,14 +5,6 @@
 //!
 //! No symbol here may panic, or use Rust's global allocator, which would call these symbols.
 
-// This library is loaded at the start of a program, so it may have an area of its own.
-#[cfg(all(
-    target_env = "gnu",
-    not(uslab_loaded_at_start),
-    any(target_arch = "x86_64", target_arch = "aarch64")
-))]
-uslab::define_own_rseq_area!();
-
 mod c;
 mod caller;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

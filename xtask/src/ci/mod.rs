@@ -196,12 +196,23 @@ fn test_locked(workspace: &Workspace) -> Result<()> {
     cargo(workspace, &["test", "--workspace", "--config", LOCKED_RUNNER], &[("USLAB_RSEQ", "0")])
 }
 
-/// What depends on the registration of threads, as on glibc before 2.35. All tests pass so, too.
+/// What depends on the registration of threads, as on glibc before 2.35. The build has a directory
+/// of its own: it has other sequences.
 fn test_own(workspace: &Workspace) -> Result<()> {
-    let own = [("USLAB_RSEQ", "own"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")];
+    let target = workspace.target.join("own");
+    let library = target.join("release/libuslab_malloc.so");
+    let text = |path: &'static str| move || format!("the path of {path} is not UTF-8");
+    let directory = target.to_str().with_context(text("target"))?;
+    let own =
+        [("USLAB_RSEQ", "own"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), ("CARGO_TARGET_DIR", directory)];
     let tests = ["sequences", "threads", "fork", "destroy", "refused", "heaps"].map(|name| ["--test", name]);
-    cargo(workspace, &[&["test", "-p", "uslab", "--lib"], &tests.concat()[..]].concat(), &own)?;
-    cargo(workspace, &["test", "-p", "uslab-tests", "--test", "conformance", "--", "::rseq"], &own)
+    let library_tests = ["test", "-p", "uslab", "--features", "register-threads", "--lib"];
+    cargo(workspace, &[&library_tests[..], &tests.concat()].concat(), &own)?;
+    let preload = ["build", "--release", "-p", "uslab-preload", "--features", "register-threads"];
+    cargo(workspace, &preload, &own[2..])?;
+    let library = ("USLAB_LIB", library.to_str().with_context(text("the library"))?);
+    let conformance = ["test", "-p", "uslab-tests", "--test", "conformance", "--", "::rseq"];
+    cargo(workspace, &conformance, &[own[0], own[1], library])
 }
 
 /// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many

@@ -8,11 +8,10 @@
 
 #[path = "area.rs"]
 mod area;
-#[cfg(target_env = "musl")]
-pub(super) use area::fixed_offset;
+use area::CPU_WORD;
 pub(super) use area::{own_offset, registered_bytes, registered_offset};
 
-use super::detect::area_offset;
+use super::detect::{HAS_OWN_AREA_ALONE, area_offset};
 use super::layout::START_TEST;
 use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
@@ -38,17 +37,14 @@ struct Area([AtomicUsize; 4]);
 static SCRATCH: [Area; SCRATCH_AREAS] = [const { Area([const { AtomicUsize::new(0) }; 4]) }; SCRATCH_AREAS];
 const SCRATCH_AREAS: usize = 256;
 
-/// `cpu_id` and `cpu_id_start` of the thread's area in locked mode.
+/// The number that sequences read in the thread's area in locked mode, and the other one.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    #[cfg(target_env = "musl")]
-    let area = area();
-    #[cfg(not(target_env = "musl"))]
-    let area = scratch();
+    let area = if HAS_OWN_AREA_ALONE { area() } else { scratch() };
     let words = area as *const AtomicU32;
     // SAFETY: the first two words of an area, which are only accessed by atomics and by the
     // sequences' loads.
-    unsafe { [&*words.add(1), &*words] }
+    unsafe { [&*words.add(CPU_WORD), &*words.add(1 - CPU_WORD)] }
 }
 
 /// This thread's area.
@@ -96,12 +92,32 @@ macro_rules! begin {
     };
 }
 
-/// `t = slots + cpu`.
+/// `t = slots + cpu`. The other operands are for the next form.
+#[cfg(not(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static"))))]
 macro_rules! slot {
-    () => {
+    ($scratch:literal, $other:literal) => {
         concat!(
-            // t = area->cpu_id;   (-1 before the thread is registered)
+            // t = area->cpu_id_start;
+            "ldr {t:w}, [{area}]\n",
+            // t = slots + t * sizeof(Slot);
+            "add {t}, {slots}, {t}, lsl #6\n",
+        )
+    };
+}
+
+/// The same, where the library registers threads: see the x86-64 form.
+#[cfg(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static")))]
+macro_rules! slot {
+    ($scratch:literal, $other:literal) => {
+        concat!(
+            // t = area->cpu_id;
             "ldrsw {t}, [{area}, #4]\n",
+            // if (area->rseq_cs != &descriptor) goto restart;
+            concat!("adrp {", $scratch, "}, 77b\n"),
+            concat!("add {", $scratch, "}, {", $scratch, "}, :lo12:77b\n"),
+            concat!("ldr {", $other, "}, [{area}, #8]\n"),
+            concat!("cmp {", $other, "}, {", $scratch, "}\n"),
+            "b.ne 2b\n",
             // t = slots + t * sizeof(Slot);
             "add {t}, {slots}, {t}, lsl #6\n",
         )
@@ -121,7 +137,7 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
     unsafe {
         asm!(
             begin!(),
-            slot!(),
+            slot!("s", "n"),
             // s = t->main;
             "ldr {s}, [{t}, #{main}]",
             // n = s->count;
@@ -160,7 +176,7 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
     unsafe {
         asm!(
             begin!(),
-            slot!(),
+            slot!("s", "n"),
             // s = t->main;
             "ldr {s}, [{t}, #{main}]",
             // n = s->count, c = s->capacity;
@@ -203,7 +219,7 @@ pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
     unsafe {
         asm!(
             begin!(),
-            slot!(),
+            slot!("s", "n"),
             // s = (object & t->mask) * t->reciprocal;
             "ldp {s:w}, {c:w}, [{t}, #{test}]",
             "and {s:w}, {s:w}, {object:w}",
@@ -279,7 +295,7 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
     unsafe {
         asm!(
             begin!(),
-            slot!(),
+            slot!("s", "n"),
             // s = t->main;
             "ldr {s}, [{t}, #{main}]",
             // n = s->count;
@@ -324,7 +340,7 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
     unsafe {
         asm!(
             begin!(),
-            slot!(),
+            slot!("s", "n"),
             // s = t->main;
             "ldr {s}, [{t}, #{main}]",
             // n = s->count, k = s->capacity;
@@ -373,7 +389,7 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf, cpu: u
         let slots = slots.cast::<u8>().add(which as usize);
         asm!(
             begin!(),
-            slot!(),
+            slot!("old", "n"),
             // old = MOVED;
             "mov {old}, #{moved}",
             // if (t != own) goto end;
@@ -405,12 +421,12 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf, cpu: u
     Exchanged::of(old)
 }
 
-/// `cpu_id` of this thread.
+/// The number that sequences read in this thread's area.
 #[inline]
 pub(super) fn area_cpu() -> i32 {
     // SAFETY: reads four bytes of the thread's own area, or of the shared one. Volatile: the kernel
     // writes it.
-    unsafe { (area() as *const i32).add(1).read_volatile() }
+    unsafe { (area() as *const i32).add(CPU_WORD).read_volatile() }
 }
 
 /// The thread pointer.

@@ -94,11 +94,6 @@ pub(super) fn own_offset() -> Option<usize> {
     None
 }
 
-#[cfg(target_env = "musl")]
-pub(super) fn fixed_offset() -> usize {
-    0
-}
-
 pub(super) fn area_cpu() -> i32 {
     0
 }

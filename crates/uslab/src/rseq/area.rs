@@ -1,4 +1,56 @@
 //! Where threads have their areas: the C library's, which its symbols tell, and the library's own.
+//!
+//! The own area takes 32 bytes of each thread's static block, where the loader may have no room for
+//! what `dlopen` loads. So it is part of objects that are there from the start alone: static
+//! programs of musl, and what is built with the feature `register-threads`.
+
+use core::arch::global_asm;
+
+/// The index of the number that sequences read: that of `cpu_id_start`, which is never negative, or
+/// of `cpu_id`, which tells whether the thread is registered.
+pub const CPU_WORD: usize = super::super::LEAD;
+
+#[cfg(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static")))]
+global_asm!(
+    // cpu_id_start = 0, cpu_id = -1, the rest 0
+    ".pushsection .tdata.uslab_rseq_area, \"awT\", @progbits",
+    ".balign 32",
+    ".hidden uslab_rseq_area",
+    ".globl uslab_rseq_area",
+    ".type uslab_rseq_area, @tls_object",
+    ".size uslab_rseq_area, 32",
+    "uslab_rseq_area:",
+    ".long 0, -1",
+    ".zero 24",
+    ".popsection",
+);
+
+/// Distance in bytes from the thread pointer to the library's own area, the same for all threads.
+#[cfg(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static")))]
+#[inline(always)]
+pub fn own_offset() -> Option<usize> {
+    let offset: usize;
+    // SAFETY: reads a constant that the loader or the linker has filled in.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("mov {offset}, qword ptr [rip + uslab_rseq_area@gottpoff]", offset = out(reg) offset,
+            options(nostack, pure, readonly, preserves_flags));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("adrp {offset}, :gottprel:uslab_rseq_area",
+            "ldr {offset}, [{offset}, :gottprel_lo12:uslab_rseq_area]", offset = out(reg) offset,
+            options(nostack, pure, readonly, preserves_flags));
+    }
+    Some(offset)
+}
+
+/// None: this object has no area.
+#[cfg(not(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static"))))]
+pub fn own_offset() -> Option<usize> {
+    None
+}
 
 /// Code that loads the result of a function: the address of a symbol, or NULL if there is none.
 #[cfg(target_arch = "x86_64")]
@@ -16,67 +68,10 @@ macro_rules! load_address {
     };
 }
 
-/// Code that loads the result of `uslab_own_rseq_offset`.
-#[cfg(target_arch = "x86_64")]
-#[macro_export]
-#[doc(hidden)]
-macro_rules! load_own_rseq_offset {
-    () => {
-        "mov rax, qword ptr [rip + uslab_rseq_area@gottpoff]"
-    };
-}
-
-/// As above.
-#[cfg(target_arch = "aarch64")]
-#[macro_export]
-#[doc(hidden)]
-macro_rules! load_own_rseq_offset {
-    () => {
-        "adrp x0, :gottprel:uslab_rseq_area\nldr x0, [x0, :gottprel_lo12:uslab_rseq_area]"
-    };
-}
-
-/// Defines the library's own area, one for each thread, and the function that tells where it is:
-/// `size_t uslab_own_rseq_offset(void)`. It needs 32 bytes of each thread's static block, which the
-/// loader may not have for what `dlopen` loads. So only objects that are there from the start may
-/// have one: programs, and libraries that are linked or preloaded.
-#[macro_export]
-#[doc(hidden)]
-macro_rules! define_own_rseq_area {
-    () => {
-        core::arch::global_asm!(
-            // cpu_id_start = 0, cpu_id = -1, the rest 0
-            ".pushsection .tdata.uslab_rseq_area, \"awT\", @progbits",
-            ".balign 32",
-            ".hidden uslab_rseq_area",
-            ".globl uslab_rseq_area",
-            ".type uslab_rseq_area, @tls_object",
-            ".size uslab_rseq_area, 32",
-            "uslab_rseq_area:",
-            ".long 0, -1",
-            ".zero 24",
-            ".popsection",
-            ".pushsection .text.uslab_own_rseq_offset, \"ax\", @progbits",
-            ".hidden uslab_own_rseq_offset",
-            ".globl uslab_own_rseq_offset",
-            "uslab_own_rseq_offset:",
-            $crate::load_own_rseq_offset!(),
-            "ret",
-            ".popsection",
-        );
-    };
-}
-
-#[cfg(any(all(target_env = "musl", target_feature = "crt-static"), uslab_loaded_at_start))]
-define_own_rseq_area!();
-
-core::arch::global_asm!(
-    // Weak, so that the library loads with a C library without these symbols, and without an area of
-    // its own.
+global_asm!(
+    // Weak, so that the library loads with a C library without these symbols.
     ".weak __rseq_offset",
     ".weak __rseq_size",
-    ".weak uslab_own_rseq_offset",
-    ".hidden uslab_own_rseq_offset",
     ".pushsection .text.uslab_rseq_symbols, \"ax\", @progbits",
     // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; }, or NULL
     ".hidden uslab_rseq_offset",
@@ -90,19 +85,12 @@ core::arch::global_asm!(
     "uslab_rseq_size:",
     load_address!("__rseq_size"),
     "ret",
-    // size_t (*uslab_rseq_own(void))(void) { return uslab_own_rseq_offset; }, or NULL
-    ".hidden uslab_rseq_own",
-    ".globl uslab_rseq_own",
-    "uslab_rseq_own:",
-    load_address!("uslab_own_rseq_offset"),
-    "ret",
     ".popsection",
 );
 
 unsafe extern "C" {
     fn uslab_rseq_offset() -> *const usize;
     fn uslab_rseq_size() -> *const u32;
-    fn uslab_rseq_own() -> Option<extern "C" fn() -> usize>;
 }
 
 /// Distance in bytes from the thread pointer to the C library's area; `None` if it has none.
@@ -115,32 +103,4 @@ pub fn registered_offset() -> Option<usize> {
 pub fn registered_bytes() -> u32 {
     // SAFETY: as above.
     unsafe { uslab_rseq_size().as_ref().copied().unwrap_or(0) }
-}
-
-/// Distance in bytes from the thread pointer to the library's own area, the same for all threads;
-/// `None` if the object has none.
-pub fn own_offset() -> Option<usize> {
-    // SAFETY: the function returns the address of the one above, or null.
-    unsafe { uslab_rseq_own() }.map(|offset| offset())
-}
-
-/// The same distance, where every object has an area: a constant, for the fast path.
-#[cfg(target_env = "musl")]
-#[inline(always)]
-pub fn fixed_offset() -> usize {
-    let offset: usize;
-    // SAFETY: reads a constant that the loader or the linker has filled in.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        core::arch::asm!("mov {offset}, qword ptr [rip + uslab_rseq_area@gottpoff]", offset = out(reg) offset,
-            options(nostack, pure, readonly, preserves_flags));
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        core::arch::asm!("adrp {offset}, :gottprel:uslab_rseq_area",
-            "ldr {offset}, [{offset}, :gottprel_lo12:uslab_rseq_area]", offset = out(reg) offset,
-            options(nostack, pure, readonly, preserves_flags));
-    }
-    offset
 }

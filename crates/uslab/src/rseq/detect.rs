@@ -87,10 +87,10 @@ static AREA_OFFSET: CachePadded<AtomicUsize> = CachePadded(AtomicUsize::new(supe
 /// With musl it is the library's own area at all times, so the offset is a constant.
 #[inline(always)]
 pub(super) fn area_offset() -> usize {
-    #[cfg(target_env = "musl")]
-    return super::arch::fixed_offset();
-    #[cfg(not(target_env = "musl"))]
-    AREA_OFFSET.0.load(Relaxed)
+    match super::arch::own_offset() {
+        Some(offset) if HAS_OWN_AREA_ALONE => offset,
+        _ => AREA_OFFSET.0.load(Relaxed),
+    }
 }
 
 /// Whether every process uses the library's own area: the C library has none.

@@ -207,9 +207,10 @@ pub const PLAIN_OWNERS: usize = 16;
 
 /// Slots before the first one of each row that sequences index. They hold dummies for ever.
 ///
-/// `cpu_id` is -1 in a thread that is not registered, so the thread's sequences find this slot. The
-/// library registers a thread at its first slow call, where the C library does not (`own`).
-pub const LEAD: usize = 1;
+/// Where the library registers threads (`own`), it does so at a thread's first slow call. Until then
+/// the number that sequences read is -1, so they find this slot. Elsewhere there is none.
+pub const LEAD: usize =
+    cfg!(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static"))) as usize;
 
 /// Shared slots in which every CPU has the dummy: for caches that are not set up yet, and for
 /// owners that are not caches. The first is that of number -1.

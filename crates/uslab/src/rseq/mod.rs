@@ -14,7 +14,7 @@
 //!
 //! # The contract (normative pseudo-code)
 //!
-//! Every sequence starts with `rseq_cs := &descriptor; slot := slots + cpu_id`. A line that
+//! Every sequence starts with `rseq_cs := &descriptor; slot := slots + cpu_id_start`. A line that
 //! ends with `◀` commits.
 //!
 //! ```text
@@ -56,9 +56,9 @@
 //! kernel's area but `rseq_cs`.
 //!
 //! # Registration
-//! glibc 2.35 and newer registers each thread. With musl and older glibc the library registers a
-//! thread at its first slow call (`own`). Until then `cpu_id` is -1, and the sequences find the slot
-//! before the first one, which holds a dummy ([`LEAD`]).
+//! glibc 2.35 and newer registers each thread. With musl and older glibc the library can register a
+//! thread at its first slow call (`own`). In a build that does, the sequences read `cpu_id`, which is
+//! -1 before that, and find the slot before the first one, which holds a dummy ([`LEAD`]).
 //!
 //! In locked mode (see [`Mode`]) no sequence uses a registered area. The sequences read an area that
 //! the library fills in, and find dummies alone: pop finds the sheaf empty, and push finds it full.
@@ -71,23 +71,22 @@
 //! A step that does not get the lock changes nothing: `pop_bulk` and `push_bulk` return 0 whatever
 //! the sheaf holds, and `exchange` returns [`Exchanged::Taken`].
 
-// With musl the own area needs a place in each thread's static block, which a library that `dlopen`
-// loads does not get there. `uslab_loaded_at_start` is for libraries that are linked or preloaded.
+// With musl sequences need the library's own area (`area`).
 #[cfg(any(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
-    all(target_env = "musl", not(any(target_feature = "crt-static", uslab_loaded_at_start)))
+    all(target_env = "musl", not(any(target_feature = "crt-static", feature = "register-threads")))
 ))]
 #[path = "absent.rs"]
 mod arch;
 #[cfg(all(
     target_arch = "aarch64",
-    any(not(target_env = "musl"), target_feature = "crt-static", uslab_loaded_at_start)
+    any(not(target_env = "musl"), target_feature = "crt-static", feature = "register-threads")
 ))]
 #[path = "aarch64.rs"]
 mod arch;
 #[cfg(all(
     target_arch = "x86_64",
-    any(not(target_env = "musl"), target_feature = "crt-static", uslab_loaded_at_start)
+    any(not(target_env = "musl"), target_feature = "crt-static", feature = "register-threads")
 ))]
 #[path = "x86_64.rs"]
 mod arch;

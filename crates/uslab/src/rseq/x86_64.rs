@@ -5,17 +5,17 @@
 //! (section `__rseq_failure`). The signature that the kernel checks precedes the handler. An abort
 //! restarts the sequence from the beginning, because no input register changes before the commit.
 //!
-//! `fs:[area]` is the thread's rseq area: `cpu_id` at 4 and `rseq_cs` at 8. Inside a sequence of a
-//! registered thread `cpu_id` is the CPU that the thread runs on. It is always a valid index: -1 is
-//! that of the slot before the first ([`super::LEAD`]).
+//! `fs:[area]` is the thread's rseq area: `cpu_id_start` at 0, `cpu_id` at 4 and `rseq_cs` at 8.
+//! Inside a sequence of a registered thread both numbers are the CPU that the thread runs on.
+//! `cpu_id_start` is always a valid index, registered or not. So is `cpu_id` where the library
+//! registers threads: see [`super::LEAD`].
 
 #[path = "area.rs"]
 mod area;
-#[cfg(target_env = "musl")]
-pub(super) use area::fixed_offset;
+use area::CPU_WORD;
 pub(super) use area::{own_offset, registered_bytes, registered_offset};
 
-use super::detect::area_offset;
+use super::detect::{HAS_OWN_AREA_ALONE, area_offset};
 use super::layout::START_TEST;
 use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
@@ -71,12 +71,33 @@ macro_rules! begin {
     };
 }
 
-/// `t = slot of this CPU`, as an offset into the slots.
+/// `t = slot of this CPU`, as an offset into the slots. The other operand is for the next form.
+#[cfg(not(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static"))))]
 macro_rules! slot {
-    () => {
+    ($scratch:literal) => {
         concat!(
-            // t = area->cpu_id;   (-1 before the thread is registered)
+            // t = area->cpu_id_start;
+            "mov {t:e}, dword ptr fs:[{area}]\n",
+            // t *= sizeof(Slot);
+            "shl {t}, 6\n",
+        )
+    };
+}
+
+/// The same, where the library registers threads. `t` is -1 in a thread that is not registered. A
+/// signal handler may register the thread after this sequence was armed. The kernel did not abort
+/// the sequence then, and nothing would protect it: so it restarts. The handler's calls, or the
+/// registration, have changed `rseq_cs`.
+#[cfg(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static")))]
+macro_rules! slot {
+    ($scratch:literal) => {
+        concat!(
+            // t = area->cpu_id;
             "movsxd {t}, dword ptr fs:[{area} + 4]\n",
+            // if (area->rseq_cs != &descriptor) goto restart;
+            concat!("lea {", $scratch, "}, [rip + 77b]\n"),
+            concat!("cmp qword ptr fs:[{area} + 8], {", $scratch, "}\n"),
+            "jne 2b\n",
             // t *= sizeof(Slot);
             "shl {t}, 6\n",
         )
@@ -133,7 +154,7 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
         sequence!(
             [
                 begin!(),
-                slot!(),
+                slot!("s"),
                 // s = slots[cpu].main;
                 "mov {s}, qword ptr [{slots} + {t} + {main}]",
                 // t = s->count;
@@ -172,7 +193,7 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
         sequence!(
             [
                 begin!(),
-                slot!(),
+                slot!("s"),
                 // s = slots[cpu].main;
                 "mov {s}, qword ptr [{slots} + {t} + {main}]",
                 // t = s->count;
@@ -215,7 +236,7 @@ pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
         sequence!(
             [
                 begin!(),
-                slot!(),
+                slot!("s"),
                 // s = (object & slots[cpu].mask) * slots[cpu].reciprocal;
                 "mov {s:e}, {object:e}",
                 "and {s:e}, dword ptr [{slots} + {t} + {test}]",
@@ -372,7 +393,7 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
         sequence!(
             [
                 begin!(),
-                slot!(),
+                slot!("s"),
                 // s = slots[cpu].main;
                 "mov {s}, qword ptr [{slots} + {t} + {main}]",
                 // n = s->count;
@@ -424,7 +445,7 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
         sequence!(
             [
                 begin!(),
-                slot!(),
+                slot!("s"),
                 // s = slots[cpu].main;
                 "mov {s}, qword ptr [{slots} + {t} + {main}]",
                 // n = s->count;
@@ -481,7 +502,7 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf, cpu: u
         sequence!(
             [
                 begin!(),
-                slot!(),
+                slot!("old"),
                 // old = MOVED;
                 "mov {old:e}, {moved}",
                 // if (t != cpu * sizeof(Slot)) goto end;
@@ -523,35 +544,32 @@ pub(super) const SUPPORTED: bool = true;
 /// thread control block that no C library uses.
 ///
 /// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, unused since 2.3 for ABI reasons.
-/// Every thread's TCB contains it, zeroed. There `cpu_id` reads as 0, and the store to `rseq_cs` is
-/// harmless. musl's control block has no such bytes: there the own area serves ([`area_offset`]).
+/// Every thread's TCB contains it, zeroed. There the numbers read as 0, and the store to `rseq_cs`
+/// is harmless. musl's control block has no such bytes: there the own area serves ([`area_offset`]).
 pub(super) const SCRATCH_OFFSET: usize = 0x280;
 
-/// Offset of the area of locked mode, the next 16 bytes: its `cpu_id` is the thread's hint modulo
+/// Offset of the area of locked mode, the next 16 bytes: its number is the thread's hint modulo
 /// `DUMMIES`. All copies of the library in the process share it. A copy that has not chosen its
 /// mode has one dummy slot alone, so it must not read the hints of another.
 pub(super) const LOCKED_OFFSET: usize = SCRATCH_OFFSET + 16;
 
-/// `cpu_id` and `cpu_id_start` of the thread's area in locked mode.
+/// The number that sequences read in the thread's area in locked mode, and the other one.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    #[cfg(target_env = "musl")]
-    let offset = fixed_offset();
-    #[cfg(not(target_env = "musl"))]
-    let offset = LOCKED_OFFSET;
+    let offset = if HAS_OWN_AREA_ALONE { area_offset() } else { LOCKED_OFFSET };
     let words = thread_pointer().wrapping_add(offset) as *const AtomicU32;
     // SAFETY: words of the thread's control block that no C library uses, or with musl of the own
     // area. The references do not leave the thread.
-    unsafe { [&*words.add(1), &*words] }
+    unsafe { [&*words.add(CPU_WORD), &*words.add(1 - CPU_WORD)] }
 }
 
-/// `cpu_id` of this thread.
+/// The number that sequences read in this thread's area.
 #[inline]
 pub(super) fn area_cpu() -> i32 {
     let cpu: i32;
     // SAFETY: reads four bytes of the thread's own area.
     unsafe {
-        asm!("mov {cpu:e}, dword ptr fs:[{area} + 4]", cpu = out(reg) cpu, area = in(reg) area_offset(),
+        asm!("mov {cpu:e}, dword ptr fs:[{area} + 4*{word}]", cpu = out(reg) cpu, word = const CPU_WORD, area = in(reg) area_offset(),
             options(nostack, readonly, preserves_flags));
     }
     cpu
