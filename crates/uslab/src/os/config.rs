@@ -68,8 +68,8 @@ pub const VARIABLES: [Variable; 26] = [
         values: "`0`, `own`",
         default: "sequences where the system has them",
         doc: "`0`: never use restartable sequences. Every operation of a CPU's slot takes the slot's \
-              lock, with the same results; `uslab run --rseq off` sets it. `own`: use them even if \
-              glibc was told to register no threads (`glibc.pthread.rseq=0`).",
+              lock, with the same results; `uslab run --rseq off` sets it. `own`, in a build \
+              that registers threads: use them even if `glibc.pthread.rseq=0` told glibc not to.",
         is_harmless: true,
     },
     Variable {

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::ptr::without_provenance_mut;
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 
-type Function = unsafe extern "C" fn(*mut c_void);
+type Function = extern "C" fn(*mut c_void);
 
 /// The key plus 1; 0 before it is made.
 static KEY: AtomicU64 = AtomicU64::new(0);
@@ -25,7 +25,8 @@ fn key(function: Function) -> Option<libc::pthread_key_t> {
     }
     let mut key = 0;
     // SAFETY: a place for a key, and a function that any thread may call.
-    if unsafe { libc::pthread_key_create(&mut key, Some(function)) } != 0 {
+    if unsafe { libc::pthread_key_create(&mut key, Some(function as unsafe extern "C" fn(*mut c_void))) } != 0
+    {
         return None;
     }
     match KEY.compare_exchange(0, u64::from(key) + 1, AcqRel, Acquire) {

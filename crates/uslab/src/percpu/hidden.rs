@@ -40,7 +40,7 @@ pub fn is_allowed() -> bool {
 }
 
 /// The slots with sheaves in the memory of a cache, whose rows are `distance` slots apart. If it
-/// `hides` its sheaves in rseq mode, writes the row of dummies before them, but for the first, which
+/// `hides` its sheaves in rseq mode, writes the row of dummies before them, except the first, which
 /// is the owner.
 ///
 /// # Safety

@@ -4,11 +4,12 @@
 //! what `dlopen` loads. So it is part of objects that are there from the start alone: static
 //! programs of musl, and what is built with the feature `register-threads`.
 
+use crate::rseq::LEAD;
 use core::arch::global_asm;
 
 /// The index of the number that sequences read: that of `cpu_id_start`, which is never negative, or
 /// of `cpu_id`, which tells whether the thread is registered.
-pub const CPU_WORD: usize = super::super::LEAD;
+pub const CPU_WORD: usize = LEAD;
 
 #[cfg(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static")))]
 global_asm!(

@@ -69,8 +69,8 @@ static RSEQ_IN_USE: AtomicU8 = AtomicU8::new(0);
 static REASON: AtomicU8 = AtomicU8::new(Reason::None as u8);
 
 /// Distance in bytes from the thread pointer to the area that sequences use. Before `init` that is
-/// the scratch area, which names CPU 0 (with musl the own area, which names -1). Padded, because every operation reads it, and the locks
-/// of start-up and forks would lie beside it.
+/// the scratch area, which names CPU 0 (with musl the own area, which names -1). Padded, because
+/// every operation reads it, and the locks of start-up and forks would lie beside it.
 static AREA_OFFSET: CachePadded<AtomicUsize> = CachePadded(AtomicUsize::new(super::arch::SCRATCH_OFFSET));
 
 /// The value of [`AREA_OFFSET`]. A thread must load a cache's slots, with acquire, before it calls

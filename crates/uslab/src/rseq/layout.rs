@@ -207,8 +207,8 @@ pub const PLAIN_OWNERS: usize = 16;
 
 /// Slots before the first one of each row that sequences index. They hold dummies for ever.
 ///
-/// Where the library registers threads (`own`), it does so at a thread's first slow call. Until then
-/// the number that sequences read is -1, so they find this slot. Elsewhere there is none.
+/// Where the library registers threads (`own`), it does so at a thread's first slow call. Until
+/// then the number that sequences read is -1, so they find this slot. Elsewhere there is none.
 pub const LEAD: usize =
     cfg!(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static"))) as usize;
 

@@ -57,11 +57,12 @@
 //!
 //! # Registration
 //! glibc 2.35 and newer registers each thread. With musl and older glibc the library can register a
-//! thread at its first slow call (`own`). In a build that does, the sequences read `cpu_id`, which is
-//! -1 before that, and find the slot before the first one, which holds a dummy ([`LEAD`]).
+//! thread at its first slow call (`own`). In a build that does, the sequences read `cpu_id`, which
+//! is -1 before that, and find the slot before the first one, which holds a dummy ([`LEAD`]).
 //!
-//! In locked mode (see [`Mode`]) no sequence uses a registered area. The sequences read an area that
-//! the library fills in, and find dummies alone: pop finds the sheaf empty, and push finds it full.
+//! In locked mode (see [`Mode`]) no sequence uses a registered area. The sequences read an area
+//! that the library fills in, and find dummies alone: pop finds the sheaf empty, and push finds it
+//! full.
 //! Then `percpu` takes the steps of this contract under the slot's lock ([`locked`]). Where no
 //! sequence is compiled, each step fails at once, and `percpu` takes the lock as well.
 //!

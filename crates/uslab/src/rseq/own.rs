@@ -1,5 +1,5 @@
 //! The library's own area, for threads that the C library does not register: with musl, and with
-//! glibc before 2.35.
+//! glibc before 2.35. Only some builds have it: see `area`.
 //!
 //! ```text
 //!   thread starts: cpu_id = -1 ── first slow call: rseq(2) ─┬─ the kernel keeps cpu_id
@@ -49,8 +49,8 @@ fn area() -> Option<Area> {
 /// `cpu_id_start` of an area of the calling thread, which the library writes only while the kernel
 /// does not.
 fn cpu_id_start(area: Area) -> &'static AtomicU32 {
-    // SAFETY: a word of the thread's own area, which lives as long as the thread. The reference does
-    // not leave the thread, and the kernel stores whole words alone.
+    // SAFETY: a word of the thread's own area, which lives as long as the thread. The reference
+    // does not leave the thread, and the kernel stores whole words alone.
     unsafe { &*(area.address as *const AtomicU32) }
 }
 
@@ -66,8 +66,8 @@ pub(super) fn begin() -> Option<usize> {
 }
 
 /// Registers the calling thread, unless it is registered. Returns its CPU; `None` if the library
-/// registers no threads, or the kernel refuses. May be called in a signal handler: a handler that
-/// interrupts this call registers the same area.
+/// registers no threads, or the kernel refuses. May be called in a signal handler. One that
+/// interrupts this call registers the same area; a sequence that it interrupts restarts.
 #[cold]
 #[inline(never)]
 pub(super) fn register() -> Option<usize> {

@@ -545,7 +545,8 @@ pub(super) const SUPPORTED: bool = true;
 ///
 /// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, unused since 2.3 for ABI reasons.
 /// Every thread's TCB contains it, zeroed. There the numbers read as 0, and the store to `rseq_cs`
-/// is harmless. musl's control block has no such bytes: there the own area serves ([`area_offset`]).
+/// is harmless. musl's control block has no such bytes; there the own area serves
+/// ([`area_offset`]).
 pub(super) const SCRATCH_OFFSET: usize = 0x280;
 
 /// Offset of the area of locked mode, the next 16 bytes: its number is the thread's hint modulo

@@ -17,7 +17,7 @@ pub(super) fn expect() -> bool {
     thread_exit::expect(on_exit)
 }
 
-unsafe extern "C" fn on_exit(_: *mut c_void) {
+extern "C" fn on_exit(_: *mut c_void) {
     let _errno = errno::Preserved::new();
     // Between the two steps a handler would register the area again.
     let before = signal::block_all();
