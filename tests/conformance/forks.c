@@ -221,6 +221,36 @@ static void early_fork_handlers_allocate(void) {
     fork_with_handlers(3);
 }
 
+static void *fork_on(void *unused) {
+    (void)unused;
+    for (;;) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (child > 0) waitpid(child, NULL, 0);
+    }
+    return NULL;
+}
+
+/* The destructors of the process run while other threads are inside fork: each of these forks ends,
+ * and releases what it holds. */
+static void forks_during_exit(void) {
+    for (int n = 0; n < 60; n++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(CHILD_LIMIT_S);
+            pthread_t thread;
+            for (int i = 0; i < STORM_THREADS; i++) {
+                CHECK(pthread_create(&thread, NULL, fork_on, NULL) == 0);
+                CHECK(pthread_detach(thread) == 0);
+            }
+            usleep(1000 + 100 * (unsigned)n);
+            exit(0);
+        }
+        int status = -1;
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0, "status %#x", (unsigned)status);
+    }
+}
+
 const struct check fork_checks[] = {
     {"forks_in_a_storm", forks_in_a_storm},
     {"forks_of_forks", forks_of_forks},
@@ -229,5 +259,6 @@ const struct check fork_checks[] = {
     {"clones_in_a_storm", clones_in_a_storm},
     {"fork_handlers_allocate", fork_handlers_allocate},
     {"early_fork_handlers_allocate", early_fork_handlers_allocate},
+    {"forks_during_exit", forks_during_exit},
     {NULL, NULL},
 };

@@ -49,7 +49,7 @@ checks! { ALL, None;
     before_main, after_main, thread_destructors, loaded_libraries,
     handler_allocates, signals_interrupt_allocation, migrations_interrupt_allocation,
     forks_in_a_storm, forks_of_forks, forks_from_several_threads, vforks_in_a_storm, clones_in_a_storm,
-    fork_handlers_allocate, early_fork_handlers_allocate,
+    fork_handlers_allocate, early_fork_handlers_allocate, forks_during_exit,
     threads_come_and_go, detached_threads, freed_by_others,
     operators_plain, operators_aligned, operators_absurd_sizes, operators_new_handler, operators_in_use,
 }

@@ -1,15 +1,54 @@
 //! Fork handlers, and the one lock of the C library that they take.
 
 use super::weak;
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Registers the three fork handlers. False if the C library has no memory for them.
+/// A fork handler.
+type Handler = extern "C" fn();
+
+/// Registers the three fork handlers, for the life of the process. False if the C library has no
+/// memory for them.
+///
+/// glibc's `pthread_atfork` names the object that calls it. When the object's destructors run, at
+/// the exit of the process, glibc forgets its handlers, even those of a fork that another thread
+/// has begun: `prepare` has taken the locks, and `parent` would never release them. So this names
+/// no object.
 ///
 /// May call `malloc`, which may be this library's: the caller must hold no lock that an allocation
 /// takes.
-pub fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
+pub fn register(prepare: Handler, parent: Handler, child: Handler) -> bool {
     // SAFETY: the handlers live as long as the process: the object pins itself (`os::pin`).
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
+    unsafe { register_for_no_object(prepare, parent, child) == 0 }
+}
+
+/// [`register`]; returns an error number, or 0.
+///
+/// # Safety
+/// The handlers must live as long as the process.
+#[cfg(target_env = "gnu")]
+unsafe fn register_for_no_object(prepare: Handler, parent: Handler, child: Handler) -> c_int {
+    unsafe extern "C" {
+        /// What `pthread_atfork` calls, part of the interface between glibc and objects.
+        fn __register_atfork(
+            prepare: Option<Handler>,
+            parent: Option<Handler>,
+            child: Option<Handler>,
+            object: *mut core::ffi::c_void,
+        ) -> c_int;
+    }
+    // SAFETY: the caller's promise; no object is named by NULL.
+    unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), core::ptr::null_mut()) }
+}
+
+/// As above: musl forgets no handlers.
+///
+/// # Safety
+/// As above.
+#[cfg(not(target_env = "gnu"))]
+unsafe fn register_for_no_object(prepare: Handler, parent: Handler, child: Handler) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) }
 }
 
 /// Locks the C library's list of open streams until [`unlock_streams`].
