@@ -11,7 +11,7 @@ mod area;
 use area::CPU_WORD;
 pub(super) use area::{own_offset, registered_bytes, registered_offset};
 
-use super::detect::{HAS_OWN_AREA_ALONE, area_offset};
+use super::detect::{area_offset, locked_offset};
 use super::layout::START_TEST;
 use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
@@ -40,8 +40,9 @@ const SCRATCH_AREAS: usize = 256;
 /// The number that sequences read in the thread's area in locked mode, and the other one.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    let area = if HAS_OWN_AREA_ALONE { area() } else { scratch() };
-    let words = area as *const AtomicU32;
+    let offset = locked_offset();
+    let own = || thread_pointer().wrapping_add(offset);
+    let words = if offset == LOCKED_OFFSET { scratch() } else { own() } as *const AtomicU32;
     // SAFETY: the first two words of an area, which are only accessed by atomics and by the
     // sequences' loads.
     unsafe { [&*words.add(CPU_WORD), &*words.add(1 - CPU_WORD)] }

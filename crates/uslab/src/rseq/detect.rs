@@ -121,8 +121,10 @@ pub fn init(wish: Wish, cpus: Option<usize>) {
     // Its address is seen here, so that the optimiser does not cut the padding off.
     core::hint::black_box(&AREA_OFFSET);
     super::arch::init();
-    // First: with musl this thread's sequences find these slots as soon as it is registered.
-    fill_dummy_slots(cpus.unwrap_or(MAX_CPUS));
+    if HAS_OWN_AREA_ALONE {
+        // This thread's sequences find these slots as soon as it is registered.
+        fill_dummy_slots(cpus.unwrap_or(0));
+    }
     let probed = if wish == Wish::Locked { Err(Reason::Forced) } else { probe(wish, cpus) };
     let reason = probed.err().unwrap_or(Reason::None);
     REASON.store(reason as u8, Relaxed);
@@ -130,7 +132,13 @@ pub fn init(wish: Wish, cpus: Option<usize>) {
     if probed.is_ok() {
         RSEQ_IN_USE.store(1, Relaxed);
     }
-    AREA_OFFSET.0.store(probed.unwrap_or(super::arch::LOCKED_OFFSET), Release);
+    AREA_OFFSET.0.store(probed.unwrap_or_else(|_| locked_offset()), Release);
+}
+
+/// The offset of the area of locked mode. An own area may serve: then no thread is registered.
+#[inline]
+pub(super) fn locked_offset() -> usize {
+    super::arch::own_offset().unwrap_or(super::arch::LOCKED_OFFSET)
 }
 
 /// The distance in bytes from the thread pointer to the area that the kernel updates, or the reason

@@ -15,7 +15,7 @@ mod area;
 use area::CPU_WORD;
 pub(super) use area::{own_offset, registered_bytes, registered_offset};
 
-use super::detect::{HAS_OWN_AREA_ALONE, area_offset};
+use super::detect::{area_offset, locked_offset};
 use super::layout::START_TEST;
 use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
@@ -551,16 +551,16 @@ pub(super) const SCRATCH_OFFSET: usize = 0x280;
 
 /// Offset of the area of locked mode, the next 16 bytes: its number is the thread's hint modulo
 /// `DUMMIES`. All copies of the library in the process share it. A copy that has not chosen its
-/// mode has one dummy slot alone, so it must not read the hints of another.
+/// mode has one dummy slot alone, so it must not read the hints of another. A build that registers
+/// threads uses its own area, because its sequences read another word of it.
 pub(super) const LOCKED_OFFSET: usize = SCRATCH_OFFSET + 16;
 
 /// The number that sequences read in the thread's area in locked mode, and the other one.
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
-    let offset = if HAS_OWN_AREA_ALONE { area_offset() } else { LOCKED_OFFSET };
-    let words = thread_pointer().wrapping_add(offset) as *const AtomicU32;
-    // SAFETY: words of the thread's control block that no C library uses, or with musl of the own
-    // area. The references do not leave the thread.
+    let words = thread_pointer().wrapping_add(locked_offset()) as *const AtomicU32;
+    // SAFETY: words of the thread's control block that no C library uses, or of the own area. The
+    // references do not leave the thread.
     unsafe { [&*words.add(CPU_WORD), &*words.add(1 - CPU_WORD)] }
 }
 
