@@ -10,9 +10,68 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const QEMU: &str = "qemu-system-x86_64";
-/// The package that depends on the newest kernel.
-const KERNEL: &str = "linux-image-cloud-amd64";
+/// The processor of a guest, and what depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Arch {
+    /// 64-bit x86.
+    #[value(name = "x86_64")]
+    X86,
+    /// 64-bit Arm, emulated on other hosts.
+    #[value(name = "aarch64")]
+    Arm,
+}
+
+impl Arch {
+    /// The host's.
+    pub const HOST: Arch = if cfg!(target_arch = "aarch64") { Arch::Arm } else { Arch::X86 };
+
+    /// QEMU, and Debian's package of it.
+    fn qemu(self) -> (&'static str, &'static str) {
+        match self {
+            Arch::X86 => ("qemu-system-x86_64", "qemu-system-x86"),
+            Arch::Arm => ("qemu-system-aarch64", "qemu-system-arm"),
+        }
+    }
+
+    /// The machine that QEMU makes.
+    fn machine(self) -> &'static str {
+        match self {
+            Arch::X86 => "pc",
+            Arch::Arm => "virt,gic-version=3",
+        }
+    }
+
+    /// Debian's name.
+    fn debian(self) -> &'static str {
+        match self {
+            Arch::X86 => "amd64",
+            Arch::Arm => "arm64",
+        }
+    }
+
+    /// The package that depends on the newest kernel.
+    fn kernel(self) -> String {
+        format!("linux-image-cloud-{}", self.debian())
+    }
+
+    /// The console, and parameters that only this processor's kernel knows: others would pass them
+    /// on to the first process. The test of the timer is off, which a busy host fails.
+    fn parameters(self) -> &'static str {
+        match self {
+            Arch::X86 => "console=ttyS0 no_timer_check",
+            Arch::Arm => "console=ttyAMA0",
+        }
+    }
+
+    /// Rust's target for the programs of guests that are not like the host: static ones, since no
+    /// library for them is installed.
+    pub fn target(self) -> Option<&'static str> {
+        (self != Arch::HOST).then_some(match self {
+            Arch::X86 => "x86_64-unknown-linux-musl",
+            Arch::Arm => "aarch64-unknown-linux-musl",
+        })
+    }
+}
 
 /// The CPUs and nodes of a guest.
 pub struct Shape {
@@ -83,8 +142,9 @@ fn boots_by_kvm(kernel: &Path) -> std::io::Result<bool> {
     if std::fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
         return Ok(false);
     }
-    let mut command = Command::new(QEMU);
-    command.args(["-machine", "pc", "-m", "512M", "-no-reboot", "-nodefaults", "-display", "none"]);
+    let mut command = Command::new(Arch::HOST.qemu().0);
+    command.args(["-machine", Arch::HOST.machine(), "-m", "512M", "-no-reboot", "-nodefaults"]);
+    command.args(["-display", "none"]);
     command.args(Accelerator::Kvm.args(1)).arg("-kernel").arg(kernel).args(["-append", "quiet panic=-1"]);
     let mut qemu = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begin = Instant::now();
@@ -101,6 +161,7 @@ fn boots_by_kvm(kernel: &Path) -> std::io::Result<bool> {
 
 /// The means to boot a guest.
 pub struct Machine {
+    arch: Arch,
     kernel: PathBuf,
     /// How QEMU runs it.
     pub accelerator: Accelerator,
@@ -109,21 +170,23 @@ pub struct Machine {
 impl Machine {
     /// Finds QEMU and a kernel, and downloads a kernel if `dir` has none. The error is one line
     /// that names the missing part. `emulate`: not even a KVM that works is used.
-    pub fn find(dir: &Path, emulate: bool) -> Result<Machine> {
-        let version = Command::new(QEMU).arg("--version").stdin(Stdio::null()).output();
+    pub fn find(dir: &Path, arch: Arch, emulate: bool) -> Result<Machine> {
+        let (qemu, package) = arch.qemu();
+        let version = Command::new(qemu).arg("--version").stdin(Stdio::null()).output();
         if !version.is_ok_and(|output| output.status.success()) {
-            bail!("no {QEMU}: apt-get install --no-install-recommends qemu-system-x86");
+            bail!("no {qemu}: apt-get install --no-install-recommends {package}");
         }
-        let dir = dir.join("kernel");
+        let dir = dir.join(if arch == Arch::HOST { "kernel" } else { arch.debian() });
         let kernel = match kept(&dir)? {
             Some(kernel) => kernel,
             None => {
-                download(&dir)?;
-                kept(&dir)?.with_context(|| format!("{KERNEL} has no boot/vmlinuz-*"))?
+                download(&dir, arch)?;
+                kept(&dir)?.with_context(|| format!("{} has no boot/vmlinuz-*", arch.kernel()))?
             }
         };
+        let emulate = emulate || arch != Arch::HOST;
         let accelerator = if emulate { Accelerator::Emulation } else { Accelerator::find(&kernel) };
-        Ok(Machine { kernel, accelerator })
+        Ok(Machine { arch, kernel, accelerator })
     }
 
     /// The command that boots a guest, whose console is the command's standard output. `words` go
@@ -137,8 +200,8 @@ impl Machine {
         parameters: &[String],
         words: &[String],
     ) -> Command {
-        let mut command = Command::new(QEMU);
-        command.args(["-machine", "pc"]).args(self.accelerator.args(shape.cpus));
+        let mut command = Command::new(self.arch.qemu().0);
+        command.args(["-machine", self.arch.machine()]).args(self.accelerator.args(shape.cpus));
         let memory_mib: usize = shape.nodes_mib.iter().sum();
         // The CPUs of a socket share a last-level cache.
         let sockets = shape.cpus.div_ceil(CPUS_OF_SOCKET);
@@ -163,10 +226,13 @@ impl Machine {
         // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then.
         // Pages stay on their nodes: to move one the kernel interrupts all CPUs, and each interrupt
         // waits until the host runs the CPU that it is for. The self-test of ciphers is off:
-        // emulated, it took minutes. So is the test of the timer, which a busy host fails.
-        let kernel = "console=ttyS0 quiet loglevel=1 panic=-1 psi=1 cryptomgr.notests numa_balancing=disable no_timer_check";
-        let line: Vec<&str> =
-            [kernel].into_iter().chain(parameters.iter().map(String::as_str)).chain(["--"]).collect();
+        // emulated, it took minutes.
+        let kernel = "quiet loglevel=1 panic=-1 psi=1 cryptomgr.notests numa_balancing=disable";
+        let line: Vec<&str> = [kernel, self.arch.parameters()]
+            .into_iter()
+            .chain(parameters.iter().map(String::as_str))
+            .chain(["--"])
+            .collect();
         command.args(["-append", &format!("{} {}", line.join(" "), words.join(" "))]);
         command
     }
@@ -186,12 +252,37 @@ fn kept(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(kernels.pop())
 }
 
+/// apt's settings for packages of another processor: it keeps the lists of these below `dir`, so
+/// the system's own stay as they are.
+fn apt_settings(dir: &Path, arch: Arch) -> Result<Vec<String>> {
+    if arch == Arch::HOST {
+        return Ok(Vec::new());
+    }
+    let state = dir.join("apt");
+    std::fs::create_dir_all(state.join("lists/partial"))?;
+    std::fs::create_dir_all(state.join("archives/partial"))?;
+    std::fs::write(state.join("status"), "")?;
+    let (name, state) = (arch.debian(), state.display());
+    let settings = [
+        format!("APT::Architecture={name}"),
+        format!("APT::Architectures={name}"),
+        format!("Dir::State={state}"),
+        format!("Dir::State::status={state}/status"),
+        format!("Dir::Cache={state}"),
+    ];
+    let settings: Vec<String> = settings.into_iter().flat_map(|value| ["-o".into(), value]).collect();
+    quietly(Command::new("apt-get").args(&settings).args(["-q", "update"]))
+        .with_context(|| format!("no kernel: apt-get cannot list the packages for {name}"))?;
+    Ok(settings)
+}
+
 /// Unpacks the newest kernel's package below `dir`.
-fn download(dir: &Path) -> Result<()> {
-    let package = newest_kernel()?;
-    println!("vm: fetching {package}");
+fn download(dir: &Path, arch: Arch) -> Result<()> {
     std::fs::create_dir_all(dir)?;
-    quietly(Command::new("apt-get").current_dir(dir).args(["-q", "download", &package]))
+    let settings = apt_settings(dir, arch)?;
+    let package = newest_kernel(arch, &settings)?;
+    println!("vm: fetching {package}");
+    quietly(Command::new("apt-get").current_dir(dir).args(&settings).args(["-q", "download", &package]))
         .with_context(|| format!("no kernel: apt-get cannot download {package}"))?;
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -201,17 +292,18 @@ fn download(dir: &Path) -> Result<()> {
         }
     }
     // The modules are five times as large as the kernel, and a guest loads none.
-    for unused in ["lib", "usr"] {
+    for unused in ["lib", "usr", "apt"] {
         let _ = std::fs::remove_dir_all(dir.join(unused));
     }
     Ok(())
 }
 
-fn newest_kernel() -> Result<String> {
-    let output = Command::new("apt-cache").args(["depends", "--important", KERNEL]).output();
+fn newest_kernel(arch: Arch, settings: &[String]) -> Result<String> {
+    let kernel = arch.kernel();
+    let output = Command::new("apt-cache").args(settings).args(["depends", "--important", &kernel]).output();
     let output = output.context("no kernel: without apt-cache (Debian) its package cannot be found")?;
     package_in(&String::from_utf8_lossy(&output.stdout))
-        .with_context(|| format!("no kernel: apt-cache knows no {KERNEL}; apt-get update may help"))
+        .with_context(|| format!("no kernel: apt-cache knows no {kernel}; apt-get update may help"))
 }
 
 /// The kernel that the package depends on.
@@ -252,7 +344,8 @@ mod tests {
 
     #[test]
     fn a_guest_has_all_its_cpus_on_two_nodes_and_its_words_at_the_end() {
-        let machine = Machine { kernel: "vmlinuz".into(), accelerator: Accelerator::Emulation };
+        let machine =
+            Machine { arch: Arch::X86, kernel: "vmlinuz".into(), accelerator: Accelerator::Emulation };
         let command =
             machine.boot(&USUAL, Path::new("initramfs"), None, &["a=b".into()], &["vm-boots".into()]);
         let line = crate::workspace::line_of(&command);
@@ -262,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_nodes_of_a_guest_may_have_different_memory() {
-        let machine = Machine { kernel: "vmlinuz".into(), accelerator: Accelerator::Kvm };
+        let machine = Machine { arch: Arch::X86, kernel: "vmlinuz".into(), accelerator: Accelerator::Kvm };
         let shape = Shape { cpus: 16, nodes_mib: &[512, 256, 1024, 256], memory_only: 0 };
         let line = crate::workspace::line_of(&machine.boot(&shape, Path::new("initramfs"), None, &[], &[]));
         for part in [
@@ -278,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_node_of_a_guest_may_have_memory_alone() {
-        let machine = Machine { kernel: "vmlinuz".into(), accelerator: Accelerator::Kvm };
+        let machine = Machine { arch: Arch::X86, kernel: "vmlinuz".into(), accelerator: Accelerator::Kvm };
         let shape = Shape { cpus: 4, nodes_mib: &[512, 256], memory_only: 1 };
         let line = crate::workspace::line_of(&machine.boot(&shape, Path::new("initramfs"), None, &[], &[]));
         assert!(line.contains("memdev=node0,cpus=0-3 ") && line.contains("memdev=node1 "), "{line}");

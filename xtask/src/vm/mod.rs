@@ -22,9 +22,9 @@ mod machine;
 use crate::workspace::{self, Workspace};
 use anyhow::{Context, Result, bail};
 use cases::{CASES, Case, Host, Options, Sizes};
-use machine::Machine;
+use machine::{Arch, Machine};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Arguments of `cargo xtask vm`.
@@ -35,13 +35,14 @@ Debian's cloud kernel, a control group with the limits of the test. The command 
 then judges the test. Emulated CPUs are slow: expect seconds for a boot, a minute for limits and several for a storm. Ctrl-C ends the
 guest.
 
-It needs qemu-system-x86_64 and, the first time, apt-get to download the kernel, which is kept in target/vm.
+It needs QEMU (qemu-system-x86_64, or the one of --arch) and, the first time, apt-get to download the kernel, which is kept in target/vm.
 
 Examples:
   cargo xtask vm                       all tests, minutes
   cargo xtask vm boots                 the quickest of them: is the guest what it should be?
   cargo xtask vm limits --minutes 10   the full run of the memory limits
   cargo xtask vm boots --keep          keep the guest's files and show the command that boots it again
+  cargo xtask vm --arch aarch64 storm  the many-thread tests on 64-bit Arm
 
 docs/guide/testing-in-guests.md explains what is tested and how to look into a guest that fails."
 )]
@@ -62,6 +63,9 @@ pub struct Args {
     /// When the guest's kernel backs memory with huge pages; by default as on Debian: always.
     #[arg(long, value_name = "WHEN", value_parser = ["always", "madvise", "never"])]
     huge_pages: Option<String>,
+    /// The guests' processor. One that is not the host's is emulated, with static programs.
+    #[arg(long, value_enum, default_value_t = Arch::HOST)]
+    arch: Arch,
     /// Let QEMU emulate the processor even where KVM works.
     #[arg(long)]
     emulate: bool,
@@ -86,7 +90,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let cases = chosen(&args.tests)?;
     let dir = machine::dir(workspace);
-    let machine = match Machine::find(&dir, args.emulate) {
+    let machine = match Machine::find(&dir, args.arch, args.emulate) {
         Ok(machine) => machine,
         Err(error) if args.skip_if_absent => {
             println!("vm: skipped: {error:#}");
@@ -95,7 +99,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         Err(error) => return Err(error),
     };
     println!("vm: guests run by {}", machine.accelerator.name());
-    let session = Session { machine, files: Files::build(workspace, &dir)?, args };
+    let session = Session { machine, files: Files::build(workspace, &dir, args.arch)?, args };
     session.run(&cases)
 }
 
@@ -115,18 +119,25 @@ struct Files {
 }
 
 impl Files {
-    fn build(workspace: &Workspace, dir: &Path) -> Result<Files> {
+    fn build(workspace: &Workspace, dir: &Path, arch: Arch) -> Result<Files> {
         std::fs::create_dir_all(dir)?;
         println!("vm: building the guests' programs");
+        let host = workspace.release_dir();
         workspace::check(&mut workspace.cargo(&["build", "-q", "--release", "-p", "uslab-vm-guest"]))?;
-        let release = workspace.release_dir();
+        let mut release = host.clone();
+        if let Some(target) = arch.target() {
+            let mut build = cargo(workspace, &["build", "-q", "--release", "-p", "uslab-vm-guest"], arch);
+            workspace::check(&mut build)
+                .with_context(|| format!("has rustup the target? rustup target add {target}"))?;
+            release = workspace.target.join(target).join("release");
+        }
         let mut programs: Vec<(String, PathBuf)> =
             cases::PROGRAMS.iter().map(|name| (name.to_string(), release.join(name))).collect();
-        programs.extend(test_binaries(workspace)?);
+        programs.extend(test_binaries(workspace, arch)?);
         // The name has this process's id, so that concurrent runs do not write one file.
         let initramfs = dir.join(format!("initramfs-{}.cpio", std::process::id()));
         initramfs::write(&initramfs, &release.join("vm-init"), &programs)?;
-        Ok(Files { initramfs, three_caches: release.join("three-caches") })
+        Ok(Files { initramfs, three_caches: host.join("three-caches") })
     }
 }
 
@@ -157,11 +168,22 @@ impl Drop for Disk {
     }
 }
 
+/// A cargo command for the processor of the guests.
+fn cargo(workspace: &Workspace, args: &[&str], arch: Arch) -> Command {
+    let mut command = workspace.cargo(args);
+    if let Some(target) = arch.target() {
+        // Rust's own linker links for every processor.
+        let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
+        command.args(["--target", target]).env(linker, "rust-lld");
+    }
+    command
+}
+
 /// Builds the library's tests that storms run; their names and where they are.
-fn test_binaries(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>> {
+fn test_binaries(workspace: &Workspace, arch: Arch) -> Result<Vec<(String, PathBuf)>> {
     let mut args = vec!["test", "-q", "--release", "--package", "uslab", "--no-run", "--message-format=json"];
     cases::STORMS.iter().for_each(|name| args.extend(["--test", name]));
-    let mut command = workspace.cargo(&args);
+    let mut command = cargo(workspace, &args, arch);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {
         bail!("`{}` failed: {}", workspace::line_of(&command), output.status);
