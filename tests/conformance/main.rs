@@ -47,7 +47,7 @@ checks! { ALL, None;
     blocks_do_not_overlap, realloc_keeps_content, realloc_step_by_step, calloc_is_zero, calloc_after_moves,
     plain_alignment, alignment_as_asked, alignment_not_a_power_of_two, alignment_absurd, page_functions,
     before_main, after_main, thread_destructors, loaded_libraries,
-    handler_allocates, signals_interrupt_allocation, migrations_interrupt_allocation,
+    handler_allocates, signals_interrupt_allocation, migrations_interrupt_allocation, handler_in_a_first_call,
     forks_in_a_storm, forks_of_forks, forks_from_several_threads, vforks_in_a_storm, clones_in_a_storm,
     fork_handlers_allocate, early_fork_handlers_allocate, forks_during_exit,
     threads_come_and_go, detached_threads, freed_by_others,

@@ -8,12 +8,15 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 static double now_s(void) {
@@ -129,9 +132,75 @@ static void migrations_interrupt_allocation(void) {
     for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
+/* Where the library registers threads, a thread's first call finds out that it is to be. A handler
+ * that interrupts this call's sequence, and allocates, has the thread registered before. Then the
+ * kernel has not aborted that sequence, and must not let it go on.
+ *
+ * The trap flag picks the instants: the one after the sequence was armed, where the handler
+ * allocates, and one before it commits, where another thread of the same CPU allocates. */
+#if defined(__x86_64__)
+static atomic_int instant;
+static char *first_block;
+
+static void trap(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info;
+    greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    const uint8_t *code = (const uint8_t *)registers[REG_RIP];
+    static int steps;
+    int loads_cpu = code[0] == 0x64 && (code[1] & 0xf8) == 0x48 && code[2] == 0x63; /* movsxd r, fs:[r + 4] */
+    if (atomic_load(&instant) == 0 && loads_cpu) {
+        held[0] = malloc(1000);
+        atomic_store(&instant, 1);
+    } else if (atomic_load(&instant) == 1 && ++steps == 6) {
+        atomic_store(&instant, 2);
+        while (atomic_load(&instant) == 2) sched_yield();
+        registers[REG_EFL] &= ~0x100;
+    }
+}
+
+static void *call_first(void *unused) {
+    (void)unused;
+    __asm__ volatile("pushfq; orq $0x100, (%%rsp); popfq" ::: "memory", "cc");
+    first_block = malloc(64);
+    __asm__ volatile("pushfq; andq $~0x100, (%%rsp); popfq" ::: "memory", "cc");
+    return NULL;
+}
+#endif
+
+static void handler_in_a_first_call(void) {
+#if defined(__x86_64__)
+#ifdef __GLIBC__
+    const char *rseq = getenv("USLAB_RSEQ");
+    if (!rseq || strcmp(rseq, "own") != 0) return;
+#endif
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    /* This CPU's sheaf has objects. */
+    char *blocks[40];
+    for (int i = 0; i < 40; i++) blocks[i] = malloc(64);
+    for (int i = 0; i < 40; i++) free(blocks[i]);
+    struct sigaction action = {.sa_sigaction = trap, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    sigemptyset(&action.sa_mask);
+    CHECK(sigaction(SIGTRAP, &action, NULL) == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, call_first, NULL) == 0);
+    for (double end = now_s() + 60; atomic_load(&instant) != 2;) {
+        CHECK(now_s() < end, "instant %d: the call has no such sequence", atomic_load(&instant));
+        usleep(1000);
+    }
+    char *block = malloc(64);
+    atomic_store(&instant, 3);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(block && first_block && block != first_block, "two threads got %p", (void *)block);
+#endif
+}
+
 const struct check signal_checks[] = {
     {"handler_allocates", handler_allocates},
     {"signals_interrupt_allocation", signals_interrupt_allocation},
     {"migrations_interrupt_allocation", migrations_interrupt_allocation},
+    {"handler_in_a_first_call", handler_in_a_first_call},
     {NULL, NULL},
 };

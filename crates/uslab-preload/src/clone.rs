@@ -31,29 +31,21 @@ type Clone = unsafe extern "C" fn(
 ) -> c_int;
 
 /// The C library's function.
-#[cfg(target_env = "gnu")]
 fn c_library() -> Option<Clone> {
-    unsafe extern "C" {
-        fn __clone(
-            start: Option<Start>,
-            stack: *mut c_void,
-            flags: c_int,
-            argument: *mut c_void,
-            parent_id: *mut c_void,
-            tls: *mut c_void,
-            child_id: *mut c_void,
-        ) -> c_int;
-    }
-    Some(__clone)
-}
-
-/// The C library's function. musl exports it as `clone` alone, the name of the function below. A
-/// `dlsym` that succeeds allocates nothing.
-#[cfg(not(target_env = "gnu"))]
-fn c_library() -> Option<Clone> {
-    // SAFETY: the name ends with NUL. The C library's function has this type, and NULL becomes
-    // `None`.
-    unsafe { core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr())) }
+    #[cfg(target_env = "gnu")]
+    let address = {
+        unsafe extern "C" {
+            static __clone: c_void;
+        }
+        &raw const __clone
+    };
+    // musl exports it as `clone` alone, the name of the function below. A `dlsym` that succeeds
+    // allocates nothing.
+    #[cfg(not(target_env = "gnu"))]
+    // SAFETY: the name ends with NUL.
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr()) };
+    // SAFETY: the C library's function has this type, and NULL becomes `None`.
+    unsafe { core::mem::transmute(address) }
 }
 
 /// What a child with a copy of the memory begins with. It lies on the parent's stack, of which the

@@ -196,13 +196,13 @@ fn test_locked(workspace: &Workspace) -> Result<()> {
     cargo(workspace, &["test", "--workspace", "--config", LOCKED_RUNNER], &[("USLAB_RSEQ", "0")])
 }
 
+const NOT_UTF8: &str = "the target directory's path is not UTF-8";
+
 /// What depends on the registration of threads, as on glibc before 2.35. The build has a directory
 /// of its own: it has other sequences.
 fn test_own(workspace: &Workspace) -> Result<()> {
     let target = workspace.target.join("own");
-    let library = target.join("release/libuslab_malloc.so");
-    let text = |path: &'static str| move || format!("the path of {path} is not UTF-8");
-    let directory = target.to_str().with_context(text("target"))?;
+    let directory = target.to_str().context(NOT_UTF8)?;
     let own =
         [("USLAB_RSEQ", "own"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), ("CARGO_TARGET_DIR", directory)];
     let tests = ["sequences", "threads", "fork", "destroy", "refused", "heaps"].map(|name| ["--test", name]);
@@ -210,9 +210,9 @@ fn test_own(workspace: &Workspace) -> Result<()> {
     cargo(workspace, &[&library_tests[..], &tests.concat()].concat(), &own)?;
     let preload = ["build", "--release", "-p", "uslab-preload", "--features", "register-threads"];
     cargo(workspace, &preload, &own[2..])?;
-    let library = ("USLAB_LIB", library.to_str().with_context(text("the library"))?);
+    let library = format!("{directory}/release/libuslab_malloc.so");
     let conformance = ["test", "-p", "uslab-tests", "--test", "conformance", "--", "::rseq"];
-    cargo(workspace, &conformance, &[own[0], own[1], library])
+    cargo(workspace, &conformance, &[own[0], own[1], ("USLAB_LIB", &library)])
 }
 
 /// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many
@@ -222,7 +222,7 @@ fn loom(workspace: &Workspace) -> Result<()> {
         bail!("crates/uslab/tests/loom.rs is missing: the protocols must have their models");
     }
     let target = workspace.target.join("loom");
-    let target = target.to_str().context("the target directory's path is not UTF-8")?;
+    let target = target.to_str().context(NOT_UTF8)?;
     let flags = format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default());
     let environment = [
         ("RUSTFLAGS", flags.trim()),

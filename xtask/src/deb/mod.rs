@@ -47,11 +47,12 @@ impl Args {
 /// Makes the packages, and checks them if asked to.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(has("dh"), "there is no dh: Debian packages are made on Debian, by debhelper");
-    if !args.staged {
+    if args.staged {
+        let stage = workspace.target.join("dist");
+        ensure!(stage.is_dir(), "there is no {}: `cargo xtask dist` stages a release there", stage.display());
+    } else {
         dist::stage(workspace)?;
     }
-    let stage = workspace.target.join("dist");
-    ensure!(stage.is_dir(), "there is no {}: `cargo xtask dist` stages a release there", stage.display());
     let again_out = workspace.target.join("deb-again");
     let (packages, again) = std::thread::scope(|scope| {
         let again = args.check.then(|| scope.spawn(|| build(workspace, &again_out)));

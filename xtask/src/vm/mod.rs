@@ -35,7 +35,8 @@ Debian's cloud kernel, a control group with the limits of the test. The command 
 then judges the test. Emulated CPUs are slow: expect seconds for a boot, a minute for limits and several for a storm. Ctrl-C ends the
 guest.
 
-It needs QEMU (qemu-system-x86_64, or the one of --arch) and, the first time, apt-get to download the kernel, which is kept in target/vm.
+It needs QEMU for the guests' processor and, the first time, apt-get to download a kernel, which is
+kept in target/vm.
 
 Examples:
   cargo xtask vm                       all tests, minutes

@@ -94,7 +94,7 @@ impl Rows {
     pub unsafe fn write(slabs: &Slabs, parts: &Parts) -> Rows {
         let (distance, nodes) = (row_distance(parts.cpus), parts.nodes);
         let (owner, id) = (slabs.owner().slots(), u32::from(slabs.id()));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise: the memory is that of the slots, and the cache's alone.
         let first = unsafe { hidden::slots_behind(parts.slots, distance, parts.hides) };
         for at in 0..distance * nodes - LEAD {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
@@ -114,7 +114,7 @@ impl Rows {
             let fast = if mode() == Mode::Locked { dummy_slots() } else { owner };
             return Rows { slots: first, fast, fast_bulk: fast, lending: core::ptr::null_mut() };
         }
-        // SAFETY: the lending row follows the others.
+        // SAFETY: the memory has room for the lending row and the slots before it.
         let lending = unsafe { write_lead(first.add(distance * nodes - LEAD)) };
         for cpu in 0..parts.cpus {
             // SAFETY: as above.

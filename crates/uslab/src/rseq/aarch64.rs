@@ -43,8 +43,8 @@ pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
     let offset = locked_offset();
     let own = || thread_pointer().wrapping_add(offset);
     let words = if offset == LOCKED_OFFSET { scratch() } else { own() } as *const AtomicU32;
-    // SAFETY: the first two words of an area, which are only accessed by atomics and by the
-    // sequences' loads.
+    // SAFETY: the first two words of an area that stays mapped as long as the thread lives. Atomics
+    // and the sequences' loads alone access them, and no thread is registered with it.
     unsafe { [&*words.add(CPU_WORD), &*words.add(1 - CPU_WORD)] }
 }
 
@@ -93,7 +93,7 @@ macro_rules! begin {
     };
 }
 
-/// `t = slots + cpu`. The other operands are for the next form.
+/// `t = slots + cpu`. Only the form below uses the scratch registers.
 #[cfg(not(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static"))))]
 macro_rules! slot {
     ($scratch:literal, $other:literal) => {
@@ -425,8 +425,8 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf, cpu: u
 /// The number that sequences read in this thread's area.
 #[inline]
 pub(super) fn area_cpu() -> i32 {
-    // SAFETY: reads four bytes of the thread's own area, or of the shared one. Volatile: the kernel
-    // writes it.
+    // SAFETY: reads one of the first two words of the thread's own area, or of the shared one.
+    // Volatile: the kernel writes it.
     unsafe { (area() as *const i32).add(CPU_WORD).read_volatile() }
 }
 

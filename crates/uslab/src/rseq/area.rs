@@ -31,14 +31,14 @@ global_asm!(
 #[inline(always)]
 pub fn own_offset() -> Option<usize> {
     let offset: usize;
-    // SAFETY: reads a constant that the loader or the linker has filled in.
     #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads a constant that the loader or the linker has filled in.
     unsafe {
         core::arch::asm!("mov {offset}, qword ptr [rip + uslab_rseq_area@gottpoff]", offset = out(reg) offset,
             options(nostack, pure, readonly, preserves_flags));
     }
-    // SAFETY: as above.
     #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
     unsafe {
         core::arch::asm!("adrp {offset}, :gottprel:uslab_rseq_area",
             "ldr {offset}, [{offset}, :gottprel_lo12:uslab_rseq_area]", offset = out(reg) offset,

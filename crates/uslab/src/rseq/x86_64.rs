@@ -71,7 +71,8 @@ macro_rules! begin {
     };
 }
 
-/// `t = slot of this CPU`, as an offset into the slots. The other operand is for the next form.
+/// `t = slot of this CPU`, as an offset into the slots. Only the form below uses the scratch
+/// register.
 #[cfg(not(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static"))))]
 macro_rules! slot {
     ($scratch:literal) => {
@@ -570,8 +571,8 @@ pub(super) fn area_cpu() -> i32 {
     let cpu: i32;
     // SAFETY: reads four bytes of the thread's own area.
     unsafe {
-        asm!("mov {cpu:e}, dword ptr fs:[{area} + 4*{word}]", cpu = out(reg) cpu, word = const CPU_WORD, area = in(reg) area_offset(),
-            options(nostack, readonly, preserves_flags));
+        asm!("mov {cpu:e}, dword ptr fs:[{area} + 4*{word}]", cpu = out(reg) cpu, word = const CPU_WORD,
+            area = in(reg) area_offset(), options(nostack, readonly, preserves_flags));
     }
     cpu
 }
