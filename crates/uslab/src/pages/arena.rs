@@ -459,9 +459,15 @@ pub fn address_of(page: PageIndex) -> *mut u8 {
 /// The page map's entry of a page, which must come from [`page_of`] or the buddy.
 #[inline]
 fn entry(page: PageIndex) -> &'static AtomicPtr<Slot> {
+    &entries(page, 1)[0]
+}
+
+/// The page map's entries of the `pages` pages from `first` on, which lie within the bound.
+#[inline]
+fn entries(first: PageIndex, pages: usize) -> &'static [AtomicPtr<Slot>] {
     let map = (ARENA.base.load(Relaxed) - MAP_BYTES) as *const AtomicPtr<Slot>;
-    // SAFETY: such pages lie within the bound, so their entries are mapped, for ever.
-    unsafe { &*map.add(page.0 as usize) }
+    // SAFETY: the entries of pages within the bound are mapped, for ever.
+    unsafe { core::slice::from_raw_parts(map.add(first.0 as usize), pages) }
 }
 
 /// The owner of a page, which must come from [`page_of`] or an allocation.
@@ -471,15 +477,24 @@ pub fn owner(page: PageIndex) -> Owner {
     unsafe { Owner::of_slots(entry(page).load(Relaxed)) }
 }
 
+/// Whether none of the `pages` pages from `first` on, which lie within the bound, has an owner.
+#[inline]
+pub(super) fn are_unowned(first: PageIndex, pages: usize) -> bool {
+    // All are read: without a branch for each, that takes less time.
+    let none = Owner::NONE.slots();
+    let different = |entry: &AtomicPtr<Slot>| entry.load(Relaxed).addr() ^ none.addr();
+    entries(first, pages).iter().fold(0, |bits, entry| bits | different(entry)) == 0
+}
+
 /// Sets the owner of the `pages` pages from `first` on, which must belong to the caller.
 pub fn set_owner(first: PageIndex, pages: usize, owner: Owner) {
-    for n in 0..pages {
+    for entry in entries(first, pages) {
         invariant!(
-            owner == Owner::NONE || self::owner(first.plus(n)) == Owner::NONE,
+            owner == Owner::NONE || entry.load(Relaxed) == Owner::NONE.slots(),
             "a page has one owner at a time",
             first.0
         );
-        entry(first.plus(n)).store(owner.slots(), Release);
+        entry.store(owner.slots(), Release);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::os::corruption::verify;
 use crate::os::invariant::invariant;
 use crate::os::numa::NumaPolicy;
 use crate::os::{self, Lock};
-use crate::rseq::{Cpu, MAX_CPUS, Owner};
+use crate::rseq::{Cpu, MAX_CPUS};
 use crate::sync::{Marks, Rank};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -211,8 +211,7 @@ const MAX_CHECKED: usize = 32;
 pub(super) fn is_free_run(first: PageIndex, pages: usize, align: usize) -> bool {
     let last = PageIndex(first.0.saturating_add(pages as u32 - 1));
     let is_run = arena::contains(last) && (first.0 as usize).is_multiple_of(align);
-    let is_free = |page: PageIndex| arena::owner(page) == Owner::NONE;
-    let are_free = || is_free(last) && (0..pages.min(MAX_CHECKED)).all(|n| is_free(first.plus(n)));
+    let are_free = || arena::are_unowned(last, 1) && arena::are_unowned(first, pages.min(MAX_CHECKED));
     verify(is_run && are_free(), "run", super::address_of(first), "pages that are handed out have no owner")
 }
 
@@ -271,11 +270,11 @@ const MAX_ASSERTED: usize = 64;
 /// Asserts that freed pages have no owner any more: the first ones and the last.
 #[inline(always)]
 fn assert_unowned(first: PageIndex, pages: usize) {
-    let has_owner = |page| arena::owner(first.plus(page)) != Owner::NONE;
+    let are_unowned = || arena::are_unowned(first, pages.min(MAX_ASSERTED));
     invariant!(pages > 0, "a run has a page", first.0);
     invariant!(arena::contains(first.plus(pages - 1)), "a run that is freed lies in the arena", first.0);
-    invariant!(!(0..pages.min(MAX_ASSERTED)).any(has_owner), "a freed page has no owner", first.0);
-    invariant!(!has_owner(pages - 1), "a freed page has no owner", first.0);
+    invariant!(are_unowned(), "a freed page has no owner", first.0);
+    invariant!(arena::are_unowned(first.plus(pages - 1), 1), "a freed page has no owner", first.0);
 }
 
 /// Frees a run that reads as zero and has no memory behind it.

@@ -144,15 +144,8 @@ impl Slabs {
     #[inline]
     fn neighbours_of(&self, rest: &[*mut u8], object: *mut u8, index: usize) -> (usize, u64) {
         let (stride, bit) = (self.geometry.object_bytes, index % 64);
-        let count = |most: usize, step: usize| {
-            let mut next = (object as usize).wrapping_add(step);
-            let mut count = 0;
-            while count < most && count < rest.len() && rest[rest.len() - 1 - count] as usize == next {
-                next = next.wrapping_add(step);
-                count += 1;
-            }
-            count
-        };
+        let count =
+            |most: usize, step: usize| neighbours(&rest[rest.len().saturating_sub(most)..], object, step);
         let ones = |count: usize| !(u64::MAX << count);
         match count(bit, stride.wrapping_neg()) {
             0 => {
@@ -301,4 +294,31 @@ impl Slabs {
     fn relist_and_keep(&self, slabs: &[Slab]) {
         self.place_all(slabs, |lists, _| lists.target = lists.target.max(lists.empty()));
     }
+}
+
+/// Returns how many pointers at the end of `rest`, from its last, are `object` plus multiples of
+/// `step` in order.
+#[inline]
+pub(super) fn neighbours(rest: &[*mut u8], object: *mut u8, step: usize) -> usize {
+    /// Pointers that are compared at once, once the first has matched.
+    const TOGETHER: usize = 8;
+    let mut next = object.addr().wrapping_add(step);
+    let mut left = rest;
+    while let Some((&last, before)) = left.split_last()
+        && last.addr() == next
+    {
+        (left, next) = (before, next.wrapping_add(step));
+        while let Some((before, block)) = left.split_last_chunk::<TOGETHER>() {
+            let mut expected = next.wrapping_add(step.wrapping_mul(TOGETHER));
+            let differences = block.iter().fold(0, |differences, pointer| {
+                expected = expected.wrapping_sub(step);
+                differences | (pointer.addr() ^ expected)
+            });
+            if differences != 0 {
+                break;
+            }
+            (left, next) = (before, next.wrapping_add(step.wrapping_mul(TOGETHER)));
+        }
+    }
+    rest.len() - left.len()
 }

@@ -142,12 +142,13 @@ impl Slab {
             (*head).next = NONE;
             (*head).prev = NONE;
         }
-        for (i, word) in self.words(geometry).iter().enumerate() {
-            let upto = |n: usize| match n.saturating_sub(i * 64).min(64) {
-                0 => 0,
-                n => u64::MAX >> (64 - n),
-            };
-            word.store(upto(geometry.objects) & !upto(taken), Relaxed);
+        let ones = |count: usize| if count == 0 { 0 } else { u64::MAX >> (64 - count) };
+        let (used, words) = (taken / 64, self.words(geometry));
+        words[..used].iter().for_each(|word| word.store(0, Relaxed));
+        words[used..].iter().for_each(|word| word.store(u64::MAX, Relaxed));
+        if let Some(last) = words[used..].last() {
+            last.store(ones(geometry.objects - (words.len() - 1) * 64), Relaxed);
+            words[used].store(words[used].load(Relaxed) & !ones(taken % 64), Relaxed);
         }
         if let Some(word) = self.resident(geometry) {
             word.store(resident, Relaxed);
@@ -177,10 +178,11 @@ impl Slab {
             if mask & mask.wrapping_add(low) == 0 {
                 // One run of neighbours, as in a fresh or freed slab: no search for each bit.
                 let count = mask.count_ones() as usize;
-                let mut object = start + (i * 64 + mask.trailing_zeros() as usize) * geometry.object_bytes;
-                for place in out[at - count..at].iter_mut().rev() {
+                let first = i * 64 + mask.trailing_zeros() as usize;
+                let mut object = start + (first + count) * geometry.object_bytes;
+                for place in &mut out[at - count..at] {
+                    object -= geometry.object_bytes;
                     *place = object as *mut u8;
-                    object += geometry.object_bytes;
                 }
                 at -= count;
                 continue;

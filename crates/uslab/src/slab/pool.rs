@@ -290,8 +290,10 @@ impl Slabs {
             }
         }
         let end = out.len();
-        for (i, place) in out[end - taken..].iter_mut().enumerate() {
-            *place = start.wrapping_add((taken - 1 - i) * object_bytes);
+        let mut object = start as usize + taken * object_bytes;
+        for place in &mut out[end - taken..] {
+            object -= object_bytes;
+            *place = object as *mut u8;
         }
         let slab = Slab(first);
         slab.init(&self.geometry, group, taken, resident);

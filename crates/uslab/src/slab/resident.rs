@@ -311,12 +311,7 @@ impl Slabs {
         if resident == self.geometry.all_pages() {
             return true;
         }
-        let start = slab.address() as usize;
-        let needed = objects.iter().fold(0, |needed, &object| {
-            let offset = object as usize - start;
-            needed | self.geometry.pages_of(offset..offset + self.geometry.object_bytes)
-        });
-        let fresh = needed & !resident;
+        let fresh = self.pages_of_taken(slab, objects) & !resident;
         if fresh != 0 {
             if !pages::charge(slab.0, fresh.count_ones() as usize) {
                 return false;
@@ -326,6 +321,22 @@ impl Slabs {
             word.fetch_or(fresh, Relaxed);
         }
         true
+    }
+
+    /// The mask of the pages of `objects`, which a take has just put in falling order.
+    fn pages_of_taken(&self, slab: Slab, objects: &[*mut u8]) -> u64 {
+        let bytes = self.geometry.object_bytes;
+        let range_of = |object: *mut u8| {
+            let offset = object.addr() - slab.address().addr();
+            offset..offset + bytes
+        };
+        let (Some(&highest), Some(&lowest)) = (objects.first(), objects.last()) else { return 0 };
+        let span = range_of(lowest).start..range_of(highest).end;
+        if span.len() == objects.len() * bytes {
+            // Neighbours, as in a fresh slab.
+            return self.geometry.pages_of(span);
+        }
+        objects.iter().fold(0, |pages, &object| pages | self.geometry.pages_of(range_of(object)))
     }
 
     /// An upper bound of what a [`Walk`] would purge. Takes no lock.

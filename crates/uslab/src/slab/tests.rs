@@ -1,5 +1,6 @@
 //! Tests of the slab layer: each makes its own slabs, without CPU caches in front.
 
+use super::free::neighbours;
 use super::*;
 use crate::counters::layout::{FIRST_RECORDS, Record};
 use crate::pages::{PAGE_BYTES, Temperature};
@@ -14,6 +15,7 @@ mod takes;
 extern crate std;
 use std::boxed::Box;
 use std::collections::HashSet;
+use std::vec;
 use std::vec::Vec;
 
 /// Makes slabs for objects of `bytes`. Their id comes from the end of the records, which the caches
@@ -163,6 +165,40 @@ fn slabs_serve_in_the_order_in_which_they_became_partial() {
     // The last object of `out` is the first that a sheaf hands out.
     let served: Vec<_> = take(slabs, 12).into_iter().rev().collect();
     assert_eq!(served, freed);
+}
+
+#[test]
+fn a_new_slab_has_a_bit_for_each_object_that_was_not_taken() {
+    for bytes in [8, 64, 72, 200] {
+        let (slabs, _) = slabs(bytes, None);
+        let objects = slabs.geometry().objects;
+        for taken in (1..=objects).filter(|taken| *taken < 130 || objects - taken < 70) {
+            let mut out = vec![core::ptr::null_mut(); taken];
+            assert_eq!(slabs.grow(0, &mut out), taken);
+            let slab = slabs.slab_of(out[0]).unwrap();
+            assert!(out.iter().rev().enumerate().all(|(i, &o)| o == slab.address().wrapping_add(i * bytes)));
+            let words = slab.words(slabs.geometry());
+            let is_free = |index: usize| words[index / 64].load(Relaxed) >> (index % 64) & 1 != 0;
+            assert!((0..words.len() * 64).all(|i| is_free(i) == (taken..objects).contains(&i)), "{taken}");
+            free(slabs, &out);
+        }
+    }
+}
+
+#[test]
+fn neighbours_are_counted_up_to_the_first_other_pointer() {
+    for (length, step) in (0..30).flat_map(|n| [(n, 48), (n, 48_usize.wrapping_neg())]) {
+        let object = 0x10_0000 as *mut u8;
+        let mut rest: Vec<_> =
+            (0..length).rev().map(|i| object.wrapping_add(step.wrapping_mul(i + 1))).collect();
+        assert_eq!(neighbours(&rest, object, step), length);
+        for count in 0..length {
+            let place = &mut rest[length - 1 - count];
+            let was = core::mem::replace(place, object.wrapping_add(1));
+            assert_eq!(neighbours(&rest, object, step), count);
+            rest[length - 1 - count] = was;
+        }
+    }
 }
 
 #[test]
