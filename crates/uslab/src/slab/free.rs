@@ -141,11 +141,10 @@ impl Slabs {
     /// Looks for neighbours of `object`, the object at `index` of its slab, at the end of `rest`,
     /// in falling or rising order. Returns how many there are, and their bits in the word of
     /// `object`. A batch that was allocated in order needs no division for these.
-    #[inline]
+    #[inline(always)]
     fn neighbours_of(&self, rest: &[*mut u8], object: *mut u8, index: usize) -> (usize, u64) {
         let (stride, bit) = (self.geometry.object_bytes, index % 64);
-        let count =
-            |most: usize, step: usize| neighbours(&rest[rest.len().saturating_sub(most)..], object, step);
+        let count = |most: usize, step: usize| neighbours(rest, most, object, step);
         let ones = |count: usize| !(u64::MAX << count);
         match count(bit, stride.wrapping_neg()) {
             0 => {
@@ -296,29 +295,47 @@ impl Slabs {
     }
 }
 
-/// Returns how many pointers at the end of `rest`, from its last, are `object` plus multiples of
-/// `step` in order.
-#[inline]
-pub(super) fn neighbours(rest: &[*mut u8], object: *mut u8, step: usize) -> usize {
-    /// Pointers that are compared at once, once the first has matched.
-    const TOGETHER: usize = 8;
+/// Pointers that are compared one by one before [`neighbours`] compares as many at once: where
+/// objects were freed at random, most rows are shorter.
+const BLOCK: usize = 8;
+
+/// Returns how many of the last `most` pointers of `rest`, from its last on, are `object` plus
+/// multiples of `step` in order.
+#[inline(always)]
+pub(super) fn neighbours(rest: &[*mut u8], most: usize, object: *mut u8, step: usize) -> usize {
     let mut next = object.addr().wrapping_add(step);
+    let mut count = 0;
+    while count < most && count < rest.len() && rest[rest.len() - 1 - count].addr() == next {
+        next = next.wrapping_add(step);
+        count += 1;
+        if count == BLOCK {
+            let start = rest.len().saturating_sub(most);
+            return count + row_of(&rest[start..rest.len() - count], next, step);
+        }
+    }
+    count
+}
+
+/// As [`neighbours`], with `next` in place of the first that should follow.
+#[inline(never)]
+fn row_of(rest: &[*mut u8], mut next: usize, step: usize) -> usize {
     let mut left = rest;
+    while let Some((before, block)) = left.split_last_chunk::<BLOCK>() {
+        let end = next.wrapping_add(step.wrapping_mul(BLOCK));
+        let mut expected = end;
+        let differences = block.iter().fold(0, |differences, pointer| {
+            expected = expected.wrapping_sub(step);
+            differences | (pointer.addr() ^ expected)
+        });
+        if differences != 0 {
+            break;
+        }
+        (left, next) = (before, end);
+    }
     while let Some((&last, before)) = left.split_last()
         && last.addr() == next
     {
         (left, next) = (before, next.wrapping_add(step));
-        while let Some((before, block)) = left.split_last_chunk::<TOGETHER>() {
-            let mut expected = next.wrapping_add(step.wrapping_mul(TOGETHER));
-            let differences = block.iter().fold(0, |differences, pointer| {
-                expected = expected.wrapping_sub(step);
-                differences | (pointer.addr() ^ expected)
-            });
-            if differences != 0 {
-                break;
-            }
-            (left, next) = (before, next.wrapping_add(step.wrapping_mul(TOGETHER)));
-        }
     }
     rest.len() - left.len()
 }

@@ -191,11 +191,12 @@ fn neighbours_are_counted_up_to_the_first_other_pointer() {
         let object = 0x10_0000 as *mut u8;
         let mut rest: Vec<_> =
             (0..length).rev().map(|i| object.wrapping_add(step.wrapping_mul(i + 1))).collect();
-        assert_eq!(neighbours(&rest, object, step), length);
+        assert_eq!(neighbours(&rest, length + 1, object, step), length);
+        (0..=length).for_each(|most| assert_eq!(neighbours(&rest, most, object, step), most));
         for count in 0..length {
             let place = &mut rest[length - 1 - count];
             let was = core::mem::replace(place, object.wrapping_add(1));
-            assert_eq!(neighbours(&rest, object, step), count);
+            assert_eq!(neighbours(&rest, length, object, step), count);
             rest[length - 1 - count] = was;
         }
     }
