@@ -295,8 +295,8 @@ impl Slabs {
     }
 }
 
-/// Pointers that are compared one by one before [`neighbours`] compares as many at once: where
-/// objects were freed at random, most rows are shorter.
+/// [`neighbours`] compares this many pointers one by one, and then blocks of this many: where objects
+/// were freed at random, most rows are shorter than a block.
 const BLOCK: usize = 8;
 
 /// Returns how many of the last `most` pointers of `rest`, from its last on, are `object` plus
@@ -316,7 +316,7 @@ pub(super) fn neighbours(rest: &[*mut u8], most: usize, object: *mut u8, step: u
     count
 }
 
-/// As [`neighbours`], with `next` in place of the first that should follow.
+/// The part of [`neighbours`] behind the first block: the last pointer of `rest` should be `next`.
 #[inline(never)]
 fn row_of(rest: &[*mut u8], mut next: usize, step: usize) -> usize {
     let mut left = rest;
