@@ -295,8 +295,8 @@ impl Slabs {
     }
 }
 
-/// [`neighbours`] compares this many pointers one by one, and then blocks of this many: where objects
-/// were freed at random, most rows are shorter than a block.
+/// [`neighbours`] compares this many pointers one by one, and then blocks of this many: where
+/// objects were freed at random, most rows are shorter than a block.
 const BLOCK: usize = 8;
 
 /// Returns how many of the last `most` pointers of `rest`, from its last on, are `object` plus
@@ -316,7 +316,7 @@ pub(super) fn neighbours(rest: &[*mut u8], most: usize, object: *mut u8, step: u
     count
 }
 
-/// The part of [`neighbours`] behind the first block: the last pointer of `rest` should be `next`.
+/// The part of [`neighbours`] behind the first block. The last pointer of `rest` should be `next`.
 #[inline(never)]
 fn row_of(rest: &[*mut u8], mut next: usize, step: usize) -> usize {
     let mut left = rest;
