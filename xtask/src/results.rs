@@ -118,6 +118,7 @@ fn measure(workspace: &Workspace, root: &Path, args: &Args) -> Result<()> {
     if let Some(unknown) = args.only.iter().find(|name| !suites.contains(&name.as_str())) {
         bail!("there is no suite `{unknown}`; suites are: {}", suites.join(", "));
     }
+    let commit = commit(workspace)?;
     let folder = root.join(today()?);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     for suite in suites {
@@ -128,11 +129,23 @@ fn measure(workspace: &Workspace, root: &Path, args: &Args) -> Result<()> {
         line.extend(args.quick.then_some("--quick"));
         println!("$ {}", workspace::line_of(&program(workspace, &line)));
         // Without spaces, which make up most of a file with every run of a program.
-        let json: serde_json::Value = serde_json::from_str(&bench(workspace, &line)?)?;
+        let mut json: serde_json::Value = serde_json::from_str(&bench(workspace, &line)?)?;
+        json["build"]["commit"] = commit.as_str().into();
         let path = folder.join(format!("{suite}.json"));
         fs::write(&path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// The commit that is checked out; `-dirty` behind it, if files differ from it.
+fn commit(workspace: &Workspace) -> Result<String> {
+    let mut command = Command::new("git");
+    command.current_dir(&workspace.root).args(["describe", "--always", "--dirty", "--abbrev=12"]);
+    let output = command.output().context("cannot start git")?;
+    if !output.status.success() {
+        bail!("`{}` failed: {}", workspace::line_of(&command), output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn today() -> Result<String> {

@@ -9,6 +9,7 @@ pub fn lines(report: &Report) -> Vec<(&'static str, String)> {
     let guest = if m.virtual_machine { ", virtual machine" } else { "" };
     let second = m.second_cpu.map_or("no second CPU".into(), |cpu| format!("second thread on CPU {cpu}"));
     let assertions = if b.debug_assertions { ", debug assertions" } else { "" };
+    let commit = b.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}"));
     let touch = if o.touch { "touched" } else { "not touched" };
     let order = format!("{:?}", o.order).to_lowercase();
     vec![
@@ -33,7 +34,7 @@ pub fn lines(report: &Report) -> Vec<(&'static str, String)> {
                 m.kernel, m.page_size_bytes, m.transparent_hugepages
             ),
         ),
-        ("uslab", format!("{}, {}", b.version, b.target)),
+        ("uslab", format!("{}{commit}, {}", b.version, b.target)),
         (
             "build",
             format!(

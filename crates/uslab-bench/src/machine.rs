@@ -55,6 +55,9 @@ impl Machine {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Build {
     pub version: String,
+    /// What `git describe` calls the source; only results that `cargo xtask results` wrote have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     pub target: String,
     pub profile: String,
     pub opt_level: String,
@@ -68,6 +71,7 @@ impl Build {
     pub fn this() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
+            commit: None,
             target: env!("USLAB_BENCH_TARGET").into(),
             profile: env!("USLAB_BENCH_PROFILE").into(),
             opt_level: env!("USLAB_BENCH_OPT_LEVEL").into(),
