@@ -23,8 +23,9 @@ const README: &str = "docs/results/README.md";
 /// The page and the picture of suite `order`, made where the latest folder has that suite.
 const ORDERS: &str = "docs/results/order.md";
 const ORDERS_PICTURE: &str = "docs/results/order.svg";
-const BEGIN: &str = "<!-- results:begin -->";
-const END: &str = "<!-- results:end -->";
+/// The lines around the text that this program writes into a page.
+pub const BEGIN: &str = "<!-- results:begin -->";
+pub const END: &str = "<!-- results:end -->";
 
 /// Arguments of `cargo xtask results`.
 #[derive(clap::Args)]

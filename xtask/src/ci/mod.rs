@@ -178,8 +178,7 @@ fn shown_and_checked(command: &mut Command) -> Result<()> {
     workspace::check(command)
 }
 
-/// With the features for memory checkers, which slow every call down, nothing is tested here: see
-/// CONTRIBUTING.md.
+/// The step `checkers` tests the features for memory checkers.
 fn clippy(workspace: &Workspace) -> Result<()> {
     let deny = ["--", "-D", "warnings"];
     cargo(workspace, &[&["clippy", "--workspace", "--all-targets"][..], &deny].concat(), &[])?;

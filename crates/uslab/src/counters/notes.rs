@@ -116,4 +116,11 @@ mod tests {
         assert!([ORIGIN_REQUEST, ORIGIN_CALL].contains(&setting.origin.load(Relaxed)));
         assert_eq!(setting.text[1].load(Relaxed), b',');
     }
+
+    #[test]
+    fn the_snapshot_lists_settings_that_exist() {
+        for name in SETTINGS {
+            assert!(crate::os::settings::index_of_setting(name.as_bytes()).is_some(), "{name}");
+        }
+    }
 }

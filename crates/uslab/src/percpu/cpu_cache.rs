@@ -2,8 +2,9 @@
 //!
 //! A call first tries this CPU's main sheaf again. Then it serves the caller, from or into a sheaf
 //! that the thread owns, and installs that sheaf last. So progress never depends on other threads
-//! of the CPU. No step waits for another thread, except at the short locks of barns and slabs and
-//! for a fork that copies the memory.
+//! of the CPU. A step waits for another thread only at the short locks of barns, slabs and pages,
+//! and while a fork copies the memory. If memory is used up, a call also waits for refills and
+//! shrinkers that other threads are in.
 
 use super::access::{Access, Home, Locked, Sequences, exchange, home_of};
 use super::adapt::{self, Adapt, Miss, Streak};

@@ -14,8 +14,9 @@
 //!
 //! # The contract (normative pseudo-code)
 //!
-//! Every sequence starts with `rseq_cs := &descriptor; slot := slots + cpu_id_start`. A line that
-//! ends with `◀` commits.
+//! Every sequence starts with `rseq_cs := &descriptor; slot := slots + cpu`, where `cpu` is the
+//! kernel's `cpu_id_start`, or `cpu_id` in builds that register threads. A line that ends with `◀`
+//! commits.
 //!
 //! ```text
 //! pop:       s := slot.main; n := s.count; object := s.objects[n]        (objects[0] is NULL: an empty sheaf yields NULL)

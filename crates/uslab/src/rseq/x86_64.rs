@@ -7,8 +7,8 @@
 //!
 //! `fs:[area]` is the thread's rseq area: `cpu_id_start` at 0, `cpu_id` at 4 and `rseq_cs` at 8.
 //! Inside a sequence of a registered thread both numbers are the CPU that the thread runs on.
-//! `cpu_id_start` is always a valid index, registered or not. So is `cpu_id` where the library
-//! registers threads: see [`super::LEAD`].
+//! The one that the sequences read is always a valid index, registered or not: `cpu_id_start` where
+//! the C library registers threads, `cpu_id` where this library does (see [`super::LEAD`]).
 
 #[path = "area.rs"]
 mod area;

@@ -13,7 +13,7 @@
 pub enum Rank {
     /// Serialises forks, and keeps slow paths out while the kernel copies the memory.
     Fork = 0,
-    /// Start-up of the library.
+    /// Start-up of the library; then changes of the hooks.
     Init,
     /// Creation and destruction of caches.
     Registry,
@@ -31,7 +31,8 @@ pub enum Rank {
     Barn,
     /// The marks of the groups whose slab lists are used.
     ListMarks,
-    /// The lists of a private heap's large objects.
+    /// Tables above the slabs, of which a thread locks one at a time: large objects and owners of
+    /// private heaps, fresh owners of slots, the heap profile, the guard pages.
     Heap,
     /// The slab lists of one cache and group of CPUs.
     SlabLists,
