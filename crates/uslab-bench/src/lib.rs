@@ -14,7 +14,7 @@
 //!   built, resident               peers made of their sources; a program's memory over its run
 //!   lineup                        the contestants as values
 //!   rounds/                       the timed loops, generic over the contestant
-//!   measure                       interleaved rounds of lanes; disturbed ones again
+//!   measure ── turns              interleaved rounds of lanes; disturbed ones again; their order
 //!   contestants/                  an allocator, called one way
 //!   results ── machine, stats     one schema; minimum, median, ratio, verdict
 //!   clock, cpu, stop, asm         ticks and cycles; CPUs; Ctrl-C
@@ -73,3 +73,4 @@ pub mod suites;
 pub mod summary;
 pub mod table;
 pub mod task;
+pub mod turns;

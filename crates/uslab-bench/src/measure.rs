@@ -1,9 +1,9 @@
 //! The measurement: rounds of all contestants of a row, in turn, many times.
 //!
 //! ```text
-//!   round 1:  A B C D      how often a lane repeats its work is set once, for about `round_ns`;
-//!   round 2:  B C D A      the first changes every round, so that no lane always follows another;
-//!   round 3:  C D A B      a round that the machine disturbed is done again at once (clock.rs).
+//!   round 1:  A B D C      how often a lane repeats its work is set once, for about `round_ns`;
+//!   round 2:  B C A D      no lane always follows the same other one (turns.rs);
+//!   round 3:  C D B A      a round that the machine disturbed is done again at once (clock.rs).
 //! ```
 //!
 //! Interleaving makes ratios hold on a busy machine: a change of the machine affects all
@@ -18,6 +18,7 @@
 use crate::clock::Clock;
 use crate::results::{Figure, Role, Skipped};
 use crate::stats::summarise;
+use crate::turns;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -142,7 +143,7 @@ fn runs(
             if stop() {
                 return None;
             }
-            let at = (round + turn) % lanes.len();
+            let at = turns::contestant(round, turn, lanes.len());
             if let Ok(taken) = &mut samples[at] {
                 match (lanes[at].work)() {
                     Ok(sample) => taken.push(sample),
@@ -225,7 +226,7 @@ fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool
             if stop() {
                 return None;
             }
-            let at = (round + turn) % running.len();
+            let at = turns::contestant(round, turn, running.len());
             running[at].one_round(clock);
         }
     }
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_interleave_and_the_first_changes() {
+    fn rounds_interleave_and_the_order_changes() {
         let log = Rc::new(RefCell::new(Vec::new()));
         let lane = |name| Lane::of_rounds(name, Role::Peer, Noted(name, Rc::clone(&log)));
         let lanes = [lane("a"), lane("b"), lane("c")];

@@ -16,6 +16,7 @@ use crate::results::{Role, Row};
 use crate::rounds::Entry;
 use crate::rounds::latency::{Course, Pattern, Plan};
 use crate::stop;
+use crate::turns;
 use hdrhistogram::Histogram;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -124,7 +125,7 @@ impl Together {
                 break;
             }
             for turn in 0..self.entries.len() {
-                let at = (segment + turn) % self.entries.len();
+                let at = turns::contestant(segment, turn, self.entries.len());
                 courses[at].segment(&self.entries[at]);
             }
         }
