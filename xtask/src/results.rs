@@ -12,6 +12,7 @@
 //! of today. The benchmark itself turns JSON into text; this program only places it. Must never:
 //! change a JSON file that it did not measure, or write a figure of its own.
 
+use crate::staged;
 use crate::workspace::{self, Workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -23,7 +24,7 @@ const README: &str = "docs/results/README.md";
 /// The page and the picture of suite `order`, made where the latest folder has that suite.
 const ORDERS: &str = "docs/results/order.md";
 const ORDERS_PICTURE: &str = "docs/results/order.svg";
-/// The lines around the text that this program writes into a page.
+/// The markers around the text that this program writes into a page.
 pub const BEGIN: &str = "<!-- results:begin -->";
 pub const END: &str = "<!-- results:end -->";
 
@@ -140,13 +141,9 @@ fn measure(workspace: &Workspace, root: &Path, args: &Args) -> Result<()> {
 
 /// The commit that is checked out; `-dirty` behind it, if files differ from it.
 fn commit(workspace: &Workspace) -> Result<String> {
-    let mut command = Command::new("git");
-    command.current_dir(&workspace.root).args(["describe", "--always", "--dirty", "--abbrev=12"]);
-    let output = command.output().context("cannot start git")?;
-    if !output.status.success() {
-        bail!("`{}` failed: {}", workspace::line_of(&command), output.status);
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let mut git = Command::new("git");
+    git.current_dir(&workspace.root).args(["describe", "--always", "--dirty", "--abbrev=12"]);
+    Ok(staged::output(&mut git)?.trim().to_owned())
 }
 
 fn today() -> Result<String> {
@@ -207,8 +204,9 @@ fn spliced(text: &str, section: &str) -> Result<String> {
 
 fn folder_page(date: &str, facts: &str) -> String {
     format!(
-        "# Results of {date}\n\nWritten by `cargo xtask results` from the JSON files beside this one; \
-         [report.html](report.html) has every figure, with charts. How to repeat them: [../README.md](../README.md).\n\n{}\n",
+        "# Results of {date}\n\n`cargo xtask results` wrote this page from the JSON files beside it.\n\
+         [report.html](report.html) has every figure, with charts.\n\
+         [../README.md](../README.md) tells how to repeat them.\n\n{}\n",
         facts.trim_end()
     )
 }

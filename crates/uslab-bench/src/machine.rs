@@ -55,7 +55,7 @@ impl Machine {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Build {
     pub version: String,
-    /// What `git describe` calls the source; only results that `cargo xtask results` wrote have it.
+    /// The commit, as `git describe` names it. Only `cargo xtask results` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     pub target: String,

@@ -7,9 +7,9 @@
 //!   round 4:  D A C B
 //! ```
 //!
-//! What a contestant leaves behind is a part of what the next one meets: a processor's caches, and
-//! in a virtual machine free memory that the host has to back again. An order that only rotates
-//! would let each contestant follow the same other one in all rounds.
+//! A contestant leaves its state to the next one: the processor's caches, and in a virtual machine
+//! free memory, which the host may have to back again. An order that only rotates would let each
+//! contestant follow the same other one in all rounds.
 
 /// The contestant, of `count`, whose turn is number `turn` of `round`.
 pub fn contestant(round: usize, turn: usize, count: usize) -> usize {

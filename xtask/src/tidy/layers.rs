@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sync <- os <- rseq <- pages <- report <- slab <- percpu <- cache <- malloc <- reclaim
-//!            └─ counters: for every layer above                └─ stats    └─ profile   └─ debug
+//!   counters above os, for all; stats above cache; profile above malloc; debug above reclaim
 //! ```
 //!
 //! Knots begin where a lower layer names a higher one: the page layer learns about slabs "just for
@@ -60,7 +60,7 @@ const LAYERS: &[Layer] = &[
     },
 ];
 
-/// Modules that every layer above those that they use may use.
+/// Modules for all layers but those that they use themselves.
 const FOR_ALL: &[&str] = &["counters"];
 
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
@@ -101,7 +101,7 @@ const ONE_SUBJECT: &[&[&str]] = &[
 
 /// The table, for people.
 pub fn table() -> String {
-    let mut text = format!("used by all above what they use: {}\n", FOR_ALL.join(", "));
+    let mut text = format!("used by all but those that they use: {}\n", FOR_ALL.join(", "));
     for layer in LAYERS {
         let uses = if layer.uses.is_empty() { "nothing".into() } else { layer.uses.join(", ") };
         text += &format!("{:<8} uses {uses}\n", layer.name);
@@ -426,6 +426,15 @@ mod tests {
         assert_eq!(lines("crates/uslab/src/odd.rs", ""), [1]);
         assert_eq!(lines("crates/uslab/src/lib.rs", "pub use crate::cache::Cache;"), NONE);
         assert_eq!(lines("crates/uslab-cli/src/main.rs", "use crate::run::Run;"), NONE);
+    }
+
+    #[test]
+    fn a_module_for_all_is_not_for_those_that_it_uses() {
+        let of = |name: &str| LAYERS.iter().find(|layer| layer.name == name).expect("a layer");
+        assert_eq!(breach(of("slab"), &["counters", "tally"]), None);
+        for below in ["sync", "os"] {
+            assert!(breach(of(below), &["counters", "tally"]).is_some(), "{below}");
+        }
     }
 
     #[test]

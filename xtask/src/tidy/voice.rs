@@ -135,9 +135,10 @@ mod tests {
             let file = File { path, text };
             check(&file, &Source::default(), &markdown::read(text)).len()
         };
-        assert_eq!(found("docs/results/scale.md", "Nobody.\n"), 0);
-        assert_eq!(found("docs/results/2026-11-29/README.md", "Nobody.\n"), 0);
-        let written = format!("Nobody.\n{}\nNobody.\n{}\nNobody.\n", results::BEGIN, results::END);
+        let banned = format!("So {}.\n", BANNED[0]);
+        assert_eq!(found("docs/results/scale.md", &banned), 0);
+        assert_eq!(found("docs/results/2026-11-29/README.md", &banned), 0);
+        let written = [&banned, results::BEGIN, "\n", &banned, results::END, "\n", &banned].concat();
         assert_eq!(found("docs/results/README.md", &written), 2);
         assert_eq!(found("docs/a.md", "It runs as `nobody`.\n"), 0);
         assert_eq!(found("docs/a.md", "Nobody.\n"), 1);

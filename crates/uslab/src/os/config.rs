@@ -126,14 +126,14 @@ pub const VARIABLES: [Variable; 26] = [
         read_by: "the library",
         values: "milliseconds, `-1` or `never`",
         default: "1000",
-        doc: "How long free memory stays before it returns to the system: that time to one and a \
-              half of it, and of more than 512 MiB half at a time. The free pages of a slab \
-              in use return once the program has left the slab alone for that time minus half a \
-              second, and never less than half a second. Values from 1 to 19 count as 20. `0`: free \
-              memory returns at once, at the price of a system call for each free that empties a \
-              page; free pages inside slabs in use return within half a second. `-1` or `never`: it \
-              returns under pressure, at limits and when it is asked for. `uslab::set_decay` and \
-              `uslab_set_decay_ms` override it.",
+        doc: "Free memory returns to the system after this time, or up to half as much again; \
+              of more than 512 MiB, half at a time. The free pages of a slab in use return once \
+              the program has left the slab alone for that time minus half a second, and never \
+              less than half a second. Values from 1 to 19 count as 20. `0`: free memory \
+              returns at once, at the price of a system call for each free that empties a page; \
+              free pages inside slabs in use return within half a second. `-1` or `never`: it \
+              returns under pressure, at limits and when it is asked for. `uslab::set_decay` \
+              and `uslab_set_decay_ms` override it.",
         is_harmless: true,
     },
     Variable {
