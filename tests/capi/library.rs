@@ -72,9 +72,10 @@ fn build_directory() -> &'static Path {
         .0
 }
 
-/// Builds the archive in the target directory of the running test.
+/// Builds the archive in the target directory of the running test. With the command, because alone
+/// the library would have fewer features, and a build of its own.
 fn build(profile: &[&str]) -> PathBuf {
-    cargo_build(&[&["-p", "uslab-capi"], profile].concat())
+    cargo_build(&[&["-p", "uslab-capi", "-p", "uslab-cli"], profile].concat())
 }
 
 /// A plug-in in Rust, whose global allocator is uslab.

@@ -143,7 +143,8 @@ impl Musl<'_> {
         ensure!(!needed.contains("NEEDED"), "the command needs a library:\n{needed}");
         output(Command::new(self.command()).arg("--version"))?;
         output(Command::new(self.command()).arg("info"))?;
-        let mut tests = self.workspace.cargo(&["test", "-p", "uslab-tests", "--test", "conformance", "--"]);
+        // All packages, so that nothing is compiled with other features than before.
+        let mut tests = self.workspace.cargo(&["test", "--workspace", "--test", "conformance", "--"]);
         tests.args(["--skip", "operators"]);
         NOT_ON_MUSL.iter().for_each(|name| {
             tests.args(["--skip", name]);

@@ -7,9 +7,13 @@
 //! Must never: use a CPU that the affinity mask at start did not allow (a container's or taskset's
 //! choice).
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use std::io;
 use std::sync::OnceLock;
+
+/// What the system calls name the calling thread.
+const THIS_THREAD: Pid = Pid::from_raw(0);
 
 /// The CPUs that rounds run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +53,7 @@ pub fn pin(cpu: usize) -> bool {
 /// Pins the calling thread to `cpus`, which came from an affinity mask.
 pub fn pin_to(cpus: &[usize]) -> bool {
     let mut set = CpuSet::new();
-    cpus.iter().for_each(|&cpu| set.set(cpu));
-    sched_setaffinity(None, &set).is_ok()
+    cpus.iter().all(|&cpu| set.set(cpu).is_ok()) && sched_setaffinity(THIS_THREAD, &set).is_ok()
 }
 
 /// The affinity mask of the process before any pinning; [`Cpus::choose`] records it.
@@ -73,8 +76,8 @@ pub fn with_cpus_of_start<R>(start: impl FnOnce() -> R) -> R {
 
 /// The CPUs that the calling thread may use.
 pub fn allowed() -> io::Result<Vec<usize>> {
-    let set = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+    let set = sched_getaffinity(THIS_THREAD)?;
+    Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu) == Ok(true)).collect())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use crate::clock::Clock;
 use crate::cpu::Cpus;
+use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -42,7 +43,7 @@ impl Machine {
             second_cpu: cpus.second,
             virtual_machine: field(&cpuinfo, "flags")
                 .is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
-            page_size_bytes: rustix::param::page_size(),
+            page_size_bytes: page_size_bytes(),
             transparent_hugepages: chosen(&read_line("/sys/kernel/mm/transparent_hugepage/enabled")),
             load_average: read_line("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
             tick_hz: clock.tick_hz(),
@@ -119,6 +120,12 @@ fn chosen(line: &str) -> String {
         .and_then(|(_, rest)| rest.split_once(']'))
         .map_or("unknown", |(word, _)| word)
         .to_owned()
+}
+
+/// The size of a page, which Linux always knows.
+pub fn page_size_bytes() -> usize {
+    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    size.and_then(|bytes| usize::try_from(bytes).ok()).expect("the size of a page")
 }
 
 fn read_line(path: &str) -> String {

@@ -10,8 +10,10 @@
 
 use crate::measure::Sample;
 use crate::resident::{self, Watch};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group};
-use rustix::process::{set_parent_process_death_signal, waitid};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
@@ -67,7 +69,7 @@ pub fn start(mut command: Command) -> Result<Running, String> {
     let (said, complained) = (tempfile::tempfile().map_err(cannot)?, tempfile::tempfile().map_err(cannot)?);
     command.stdin(Stdio::null()).stdout(said.try_clone().map_err(cannot)?);
     command.stderr(complained.try_clone().map_err(cannot)?);
-    let die_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+    let die_with_parent = || Ok(set_pdeathsig(Signal::SIGKILL)?);
     // SAFETY: the function keeps to what is allowed between fork and exec: one plain system call.
     unsafe { command.pre_exec(die_with_parent) };
     let started = Instant::now();
@@ -105,7 +107,7 @@ impl Running {
             let late = self.started.elapsed() > limit;
             if late || stop() {
                 // It was not waited for, so its number and its group's are still its own.
-                let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+                let _ = killpg(self.pid(), Signal::SIGKILL);
                 let _ = self.wait();
                 let why = format!("not done after {} s", limit.as_secs_f64());
                 return Err(if late { why } else { "interrupted".into() });
@@ -128,8 +130,12 @@ impl Running {
 
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        matches!(waitid(WaitId::Pid(Pid::from_child(&self.child)), options), Ok(Some(_)))
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(self.pid()), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
     }
 
     /// Waits until `ready` returns true; the program must not end before.

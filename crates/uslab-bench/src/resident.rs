@@ -13,6 +13,7 @@
 //!
 //! Must never: outlive the run; take more than a hundredth of a CPU.
 
+use crate::machine::page_size_bytes;
 use std::fs;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -85,7 +86,7 @@ fn tree_bytes(root: u32) -> f64 {
 fn resident_bytes(pid: u32) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let pages: f64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0.0);
-    pages * rustix::param::page_size() as f64
+    pages * page_size_bytes() as f64
 }
 
 /// The process and its descendants, as far as the kernel tells them.

@@ -7,10 +7,11 @@
 //! Steps are ordered by their cost: rules and lints first, programs and staging last.
 
 mod install;
+mod testing;
 
 use crate::workspace::{self, Workspace};
 use crate::{balance, checkers, deb, dist, golden, musl, public, results, scale, tidy};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use std::io::Write;
 use std::process::Command;
@@ -75,14 +76,9 @@ const STEPS: &[Step] = &[
         what: "what CPUs share: lines and atomics, counted",
         run: |w| scale::run(w, &scale::Args::checking()),
     },
-    Step { name: "loom", what: "models of the protocols, every interleaving", run: loom },
-    Step {
-        name: "test",
-        what: "all tests; programs in both modes",
-        run: |w| cargo(w, &["test", "--workspace"], &[]),
-    },
-    Step { name: "test-locked", what: "the same without restartable sequences", run: test_locked },
-    Step { name: "test-own", what: "threads that the library registers itself", run: test_own },
+    Step { name: "loom", what: "models of the protocols, every interleaving", run: testing::loom },
+    Step { name: "test", what: "all tests, with and without restartable sequences", run: testing::all },
+    Step { name: "test-own", what: "threads that the library registers itself", run: testing::own },
     Step {
         name: "checkers",
         what: "valgrind and AddressSanitizer see faults in memory of caches",
@@ -165,6 +161,8 @@ fn options<T: clap::Args>() -> T {
     Only::parse_from(["xtask"]).options
 }
 
+const NOT_UTF8: &str = "the target directory's path is not UTF-8";
+
 /// Runs cargo with the mode chosen by the step, not by the caller's environment.
 fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let mut command = workspace.cargo(args);
@@ -184,52 +182,6 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     cargo(workspace, &[&["clippy", "--workspace", "--all-targets"][..], &deny].concat(), &[])?;
     let checkers = ["clippy", "--package", "uslab-capi", "--features", "asan,valgrind"];
     cargo(workspace, &[&checkers[..], &deny].concat(), &[])
-}
-
-/// Cargo's setting of a program that runs each test program, but not those of `tests/`, which run
-/// their programs in both modes themselves, and of the tools, which know no modes. To exclude these
-/// packages would change the features of what they share with others, and compile all of it anew.
-const LOCKED_RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'case $CARGO_PKG_NAME in uslab-tests|xtask) ;; *) exec "$@" ;; esac', "sh"]"#;
-
-fn test_locked(workspace: &Workspace) -> Result<()> {
-    cargo(workspace, &["test", "--workspace", "--config", LOCKED_RUNNER], &[("USLAB_RSEQ", "0")])
-}
-
-const NOT_UTF8: &str = "the target directory's path is not UTF-8";
-
-/// What depends on the registration of threads, as on glibc before 2.35. The build has a directory
-/// of its own: it has other sequences.
-fn test_own(workspace: &Workspace) -> Result<()> {
-    let target = workspace.target.join("own");
-    let directory = target.to_str().context(NOT_UTF8)?;
-    let own =
-        [("USLAB_RSEQ", "own"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), ("CARGO_TARGET_DIR", directory)];
-    let tests = ["sequences", "threads", "fork", "destroy", "refused", "heaps"].map(|name| ["--test", name]);
-    let library_tests = ["test", "-p", "uslab", "--features", "register-threads", "--lib"];
-    cargo(workspace, &[&library_tests[..], &tests.concat()].concat(), &own)?;
-    let preload = ["build", "--release", "-p", "uslab-preload", "--features", "register-threads"];
-    cargo(workspace, &preload, &own[2..])?;
-    let library = format!("{directory}/release/libuslab_malloc.so");
-    let conformance = ["test", "-p", "uslab-tests", "--test", "conformance", "--", "::rseq"];
-    cargo(workspace, &conformance, &[own[0], own[1], ("USLAB_LIB", &library)])
-}
-
-/// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many
-/// interleavings. Optimising across crates would take longer than it saves.
-fn loom(workspace: &Workspace) -> Result<()> {
-    if !workspace.root.join("crates/uslab/tests/loom.rs").is_file() {
-        bail!("crates/uslab/tests/loom.rs is missing: the protocols must have their models");
-    }
-    let target = workspace.target.join("loom");
-    let target = target.to_str().context(NOT_UTF8)?;
-    let flags = format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default());
-    let environment = [
-        ("RUSTFLAGS", flags.trim()),
-        ("CARGO_TARGET_DIR", target),
-        ("CARGO_PROFILE_RELEASE_LTO", "off"),
-        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-    ];
-    cargo(workspace, &["test", "--package", "uslab", "--release", "--test", "loom"], &environment)
 }
 
 fn arm64(workspace: &Workspace) -> Result<()> {

@@ -54,7 +54,7 @@ SELECT 1 / (max(jsonb_array_length(all_data)) > 0)::int
 fn run(place: &Place) -> Result<Usage, String> {
     let (data, sockets) = (place.folder.join("data"), place.folder);
     place.write("script.sql", &script(rows(place.scale)))?;
-    if rustix::process::geteuid().is_root() {
+    if nix::unistd::geteuid().is_root() {
         std::os::unix::fs::chown(place.folder, Some(UNPRIVILEGED), Some(UNPRIVILEGED))
             .map_err(|error| format!("cannot give {} away: {error}", place.folder.display()))?;
     }
@@ -82,7 +82,7 @@ fn run(place: &Place) -> Result<Usage, String> {
 }
 
 fn unprivileged(mut command: Command) -> Command {
-    if rustix::process::geteuid().is_root() {
+    if nix::unistd::geteuid().is_root() {
         command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
     command

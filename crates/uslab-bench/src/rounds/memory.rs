@@ -22,8 +22,8 @@ use super::mixed::MixedRound;
 use super::random::{Xorshift, shuffle, spread};
 use crate::contestants::out_of_memory;
 use crate::cpu::Cpus;
+use crate::machine::page_size_bytes;
 use crate::measure::Sample;
-use rustix::param::page_size;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -300,7 +300,7 @@ pub struct Statm {
 
 impl Statm {
     pub fn open() -> io::Result<Self> {
-        let statm = Self { file: File::open("/proc/self/statm")?, page_bytes: page_size() as u64 };
+        let statm = Self { file: File::open("/proc/self/statm")?, page_bytes: page_size_bytes() as u64 };
         if statm.resident_bytes() == 0 { Err(io::ErrorKind::InvalidData.into()) } else { Ok(statm) }
     }
 

@@ -1,0 +1,101 @@
+//! The steps that run tests.
+//!
+//! Tests wait half of their time, for timers and for programs. So the step `test` runs two parts at
+//! once: the tests of the library and its tools, with restartable sequences and then without, and
+//! those of `tests/`, which run each program in both modes.
+
+use super::{NOT_UTF8, cargo, shown_and_checked};
+use crate::workspace::{self, Workspace};
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::process::{Child, Command};
+
+/// All tests, the library's in both modes.
+pub fn all(workspace: &Workspace) -> Result<()> {
+    cargo(workspace, &["test", "--workspace", "--no-run"], &[])?;
+    // Documentation has no tests there, and is not to be searched for some.
+    let programs = part(workspace, &["test", "--tests"], r#"uslab-tests) exec "$@""#);
+    let programs = Hidden::start(programs)?;
+    let mut rseq = part(workspace, &["test"], r#"uslab-tests) ;; *) exec "$@""#);
+    let mut locked = part(workspace, &["test"], r#"uslab-tests|xtask) ;; *) exec "$@""#);
+    locked.env("USLAB_RSEQ", "0");
+    let library = shown_and_checked(&mut rseq).and_then(|()| shown_and_checked(&mut locked));
+    library.and(programs.finish())
+}
+
+/// Cargo with a program that runs the test programs of some packages only: `arms` are those of a
+/// shell's `case`, by the package's name. To exclude packages would change the features of what
+/// they share with others, and compile all of it anew.
+fn part(workspace: &Workspace, args: &[&str], arms: &str) -> Command {
+    let runner = format!(
+        r#"target.'cfg(unix)'.runner = ["sh", "-c", 'case $CARGO_PKG_NAME in {arms} ;; esac', "sh"]"#
+    );
+    let mut command = workspace.cargo(args);
+    command.args(["--workspace", "--config", &runner]).env_remove("USLAB_RSEQ");
+    command
+}
+
+/// A command that runs, and whose output is shown when it has ended.
+struct Hidden {
+    line: String,
+    child: Child,
+    output: File,
+}
+
+impl Hidden {
+    fn start(mut command: Command) -> Result<Hidden> {
+        let line = workspace::line_of(&command);
+        let output = tempfile::tempfile().context("cannot make a temporary file")?;
+        command.stdout(output.try_clone()?).stderr(output.try_clone()?);
+        let child = command.spawn().with_context(|| format!("cannot start `{line}`"))?;
+        Ok(Hidden { line, child, output })
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        println!("$ {}", self.line);
+        self.output.rewind()?;
+        io::copy(&mut self.output, &mut io::stdout())?;
+        io::stdout().flush()?;
+        if !status.success() {
+            bail!("`{}` failed: {status}", self.line);
+        }
+        Ok(())
+    }
+}
+
+/// What depends on the registration of threads, as on glibc before 2.35. The build has a directory
+/// of its own: it has other sequences.
+pub fn own(workspace: &Workspace) -> Result<()> {
+    let target = workspace.target.join("own");
+    let directory = target.to_str().context(NOT_UTF8)?;
+    let own =
+        [("USLAB_RSEQ", "own"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), ("CARGO_TARGET_DIR", directory)];
+    let tests = ["sequences", "threads", "fork", "destroy", "refused", "heaps"].map(|name| ["--test", name]);
+    let library_tests = ["test", "-p", "uslab", "--features", "register-threads", "--lib"];
+    cargo(workspace, &[&library_tests[..], &tests.concat()].concat(), &own)?;
+    let preload = ["build", "--release", "-p", "uslab-preload", "--features", "register-threads"];
+    cargo(workspace, &preload, &own[2..])?;
+    let library = format!("{directory}/release/libuslab_malloc.so");
+    let conformance = ["test", "--workspace", "--test", "conformance", "--", "::rseq"];
+    cargo(workspace, &conformance, &[own[0], own[1], ("USLAB_LIB", &library)])
+}
+
+/// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many
+/// interleavings. Optimising across crates would take longer than it saves.
+pub fn loom(workspace: &Workspace) -> Result<()> {
+    if !workspace.root.join("crates/uslab/tests/loom.rs").is_file() {
+        bail!("crates/uslab/tests/loom.rs is missing: the protocols must have their models");
+    }
+    let target = workspace.target.join("loom");
+    let target = target.to_str().context(NOT_UTF8)?;
+    let flags = format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default());
+    let environment = [
+        ("RUSTFLAGS", flags.trim()),
+        ("CARGO_TARGET_DIR", target),
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ];
+    cargo(workspace, &["test", "--package", "uslab", "--release", "--test", "loom"], &environment)
+}
