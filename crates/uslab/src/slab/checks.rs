@@ -4,7 +4,7 @@
 //! ```text
 //!   count = bits     serves
 //!   count < bits     a freeing thread is between its two steps, or a bit was set by a wild write:
-//!                    the slab is put aside, as a full one, until frees call for another list
+//!                    the slab is put aside, as a full one, until that free or another is counted
 //!   count > bits     never right: reported
 //! ```
 //!
@@ -12,12 +12,14 @@
 //! aside, the slab cannot serve an object that is in use. The check misses a write that sets as
 //! many bits as it clears.
 
-use super::lists::{End, List, Lists};
+use super::lists::{End, List, Lists, list_for};
 use super::one::Slab;
 use super::pool::Slabs;
 use crate::os::corruption::verify;
 use crate::pages;
-use crate::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::fence;
 
 /// Words of a bitmap that are counted at each visit. Longer ones, of slabs with more than 4096
 /// objects, are counted only when their slab begins to serve: refills of 128 objects visit it 32
@@ -46,10 +48,23 @@ impl Slabs {
         }
         if !self.has_its_count(slab) {
             lists.place(slab, List::Full, End::Last);
+            self.serve_if_counted(lists, slab);
             return false;
         }
         lists.served = slab.0.0;
         true
+    }
+
+    /// Takes a slab that was just put aside back, if the free that was between its steps has ended:
+    /// that thread may not have seen the list. The caller holds the lists' lock.
+    #[cold]
+    pub(super) fn serve_if_counted(&self, lists: &mut Lists, slab: Slab) {
+        // See `Slab::is_listed_as_full`.
+        fence(SeqCst);
+        if self.agrees(slab) {
+            let list = list_for(slab.count().load(Acquire), self.geometry.objects);
+            lists.place(slab, list, End::First);
+        }
     }
 
     /// Whether the bitmap of `slab` has as many bits as the slab counts free objects, now or soon.

@@ -119,7 +119,8 @@ impl Slabs {
                     "a slab counts no more free objects than it has",
                     slab.address()
                 );
-                if list_for(before, objects) != list_for(before + run as i32, objects) {
+                let is_moved = list_for(before, objects) != list_for(before + run as i32, objects);
+                if is_moved || slab.is_listed_as_full() && !moved[..moves].contains(&slab) {
                     moved[moves] = slab;
                     moves += 1;
                 }

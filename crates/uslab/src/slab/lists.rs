@@ -16,6 +16,7 @@ use crate::os::corruption::verify;
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::{self, PageIndex};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// The lists of one of several groups publish each of their first 64 changes of partial slabs, and
 /// then every 64th.
@@ -206,9 +207,7 @@ impl Lists {
     /// empty, goes to the filling list instead. A slab that stands in the right list already keeps
     /// its place. A slab in the taking list stays there: its take places it.
     pub fn place(&mut self, slab: Slab, list: List, end: End) -> List {
-        // SAFETY: `&mut self` is the lists' lock, which guards this field of all slabs of the
-        // group.
-        let now = unsafe { (*slab.head()).list };
+        let now = slab.list();
         if now == List::Taking as u8 {
             return List::Taking;
         }
@@ -232,7 +231,7 @@ impl Lists {
         {
             // SAFETY: `&mut self` is the lists' lock, which guards this field; the caller accepts
             // slabs of its own alone.
-            unsafe { (*slab.head()).list = List::Taking as u8 };
+            unsafe { (*slab.head()).list.store(List::Taking as u8, Relaxed) };
             (last, count, next) = (Some(slab), count + 1, slab.next());
         }
         let Some(last) = last else { return };
@@ -300,10 +299,10 @@ impl Lists {
         // group; links are page numbers of slabs of the same lists.
         unsafe {
             let head = slab.head();
-            if (*head).list == List::None as u8 {
+            if slab.list() == List::None as u8 {
                 return true;
             }
-            let old = (*head).list as usize - 1;
+            let old = slab.list() as usize - 1;
             let is_listed = old < LISTS && self.counts[old] > 0;
             assert_valid(|| if is_listed { self.check_links(slab, List::ALL[old]) } else { Ok(()) });
             let is_linked = || self.check_links(slab, List::ALL[old]).is_ok();
@@ -320,7 +319,7 @@ impl Lists {
                 next => (*Slab(PageIndex(next)).head()).prev = prev,
             }
             self.counts[old] -= 1;
-            (*head).list = List::None as u8;
+            (*head).list.store(List::None as u8, Relaxed);
         }
         true
     }
@@ -335,7 +334,7 @@ impl Lists {
         // SAFETY: as in `remove`.
         unsafe {
             let head = slab.head();
-            (*head).list = list as u8;
+            (*head).list.store(list as u8, Relaxed);
             let (next, prev) = match end {
                 End::First => (self.heads[new], NONE),
                 End::Last => (NONE, self.tails[new]),
@@ -349,7 +348,7 @@ impl Lists {
                 self,
                 "the ends of a list have no neighbour beyond",
             ) {
-                (*head).list = List::None as u8;
+                (*head).list.store(List::None as u8, Relaxed);
                 return;
             }
             ((*head).next, (*head).prev) = (next, prev);

@@ -5,7 +5,8 @@ use super::words;
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
-use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::Release};
+use crate::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use crate::sync::atomic::{AtomicI32, AtomicU64};
 use core::sync::atomic::AtomicU8;
 
 /// The list that a slab stands in.
@@ -40,8 +41,9 @@ pub(super) const TAKEN_FROM: u16 = u16::MAX;
 pub(super) struct Head {
     /// Free objects; see `words` for why it is signed.
     pub free: AtomicI32,
-    /// The list that the slab stands in ([`List`] as `u8`).
-    pub list: u8,
+    /// The list that the slab stands in ([`List`] as `u8`). Frees read it without the lock; see
+    /// [`Slab::is_listed_as_full`].
+    pub list: AtomicU8,
     /// The group whose lists the slab belongs to. Threads read it without the lock, to find the
     /// lock.
     pub group: AtomicU8,
@@ -80,9 +82,20 @@ impl Slab {
 
     /// The list that the slab stands in, as a number. The caller holds the lists' lock.
     pub fn list(self) -> u8 {
-        // SAFETY: descriptors of committed pages are mapped for ever; the caller holds the lock
-        // that owns the field.
-        unsafe { (*self.head()).list }
+        // SAFETY: descriptors of committed pages are mapped for ever, and all threads access the
+        // byte as an atomic.
+        unsafe { (*self.head()).list.load(Relaxed) }
+    }
+
+    /// Whether the slab stands among the full ones, at some time after the caller counted a free in
+    /// it: it is to be listed by its count again. Takes no lock.
+    ///
+    /// A take puts a slab aside among the full ones if its bitmap has more bits than it counts, and
+    /// compares once more. So it sees the count, or the freeing thread sees the list; both sides
+    /// are sequentially consistent.
+    pub fn is_listed_as_full(&self) -> bool {
+        // SAFETY: as in `list`.
+        unsafe { (*self.head()).list.load(SeqCst) == List::Full as u8 }
     }
 
     /// The free count.
@@ -136,7 +149,7 @@ impl Slab {
         // them.
         unsafe {
             let head = self.head();
-            (*head).list = List::None as u8;
+            (*head).list.store(List::None as u8, Relaxed);
             (*head).group.store(group as u8, Relaxed);
             (*head).seen = TAKEN_FROM;
             (*head).next = NONE;

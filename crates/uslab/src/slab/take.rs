@@ -236,6 +236,7 @@ impl Slabs {
             // The free that was between its steps may have ended, and have found the slab here.
             if aside >> at & 1 != 0 && !self.agrees(slab) {
                 lists.place_taken(slab, from, List::Full);
+                self.serve_if_counted(&mut lists, slab);
                 continue;
             }
             let list = list_for(slab.count().load(Acquire), self.geometry.objects);

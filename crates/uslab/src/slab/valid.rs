@@ -62,9 +62,7 @@ impl Slab {
         let Kind { geometry, owner, group, policy } = kind;
         let subject = self.subject();
         subject.equal(self.0.0 % (1 << geometry.order), 0, "a slab starts on a multiple of its pages")?;
-        // SAFETY: the descriptor is mapped, and the lists' lock owns the field.
-        let place = unsafe { (*self.head()).list };
-        subject.equal(place, list as u8, "a slab knows the list that it stands in")?;
+        subject.equal(self.list(), list as u8, "a slab knows the list that it stands in")?;
         subject.equal(self.group(), group, "a slab stands in the lists of its group")?;
         let has_policy = pages::home_of(self.0).policy() == policy;
         subject.holds(has_policy, "the memory of a slab has the policy of its cache")?;
@@ -235,9 +233,7 @@ impl Slabs {
     pub(super) fn check_released(&self, slab: Slab) -> Checked {
         let subject = slab.subject();
         let objects = self.geometry().objects;
-        // SAFETY: the descriptor is mapped, and the slab, out of the lists, is the caller's alone.
-        let place = unsafe { (*slab.head()).list };
-        subject.equal(place, List::None as u8, "a released slab stands in no list")?;
+        subject.equal(slab.list(), List::None as u8, "a released slab stands in no list")?;
         subject.equal(slab.count().load(Acquire), objects as i32, "a released slab's count is complete")?;
         subject.equal(slab.check_bits(self.geometry())?, objects, "a released slab's bits are all set")?;
         for page in 0..self.geometry().named_pages() {

@@ -3,7 +3,8 @@
 //! All other changes of slabs happen under a lock, or on a slab that a refill has moved to the
 //! taking list under it. A loom model (`tests/loom.rs`) runs these functions as they are.
 
-use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use crate::sync::atomic::{AtomicI32, AtomicU64};
 
 /// Marks the objects of `mask` free. Returns the bits that were set before: a double free of those
 /// objects.
@@ -48,10 +49,11 @@ fn lowest(free: u64, wanted: usize) -> u64 {
 /// After [`free`]: adds to the count; returns the count before.
 ///
 /// Release and acquire: a thread that reads the count sees the bits that it counts. The freeing
-/// thread that completes a slab sees all earlier accesses to the slab.
+/// thread that completes a slab sees all earlier accesses to the slab. And sequentially consistent:
+/// the thread reads the slab's list next, see `Slab::is_listed_as_full`.
 #[inline]
 pub fn add(count: &AtomicI32, n: usize) -> i32 {
-    count.fetch_add(n as i32, AcqRel)
+    count.fetch_add(n as i32, SeqCst)
 }
 
 /// After [`take`]: subtracts from the count; returns the new count. It may be negative while a

@@ -23,21 +23,23 @@ const ALL: u64 = (1 << OBJECTS) - 1;
 /// The cache's id in the page map.
 const ID: usize = 7;
 
-/// As `lists::List`, with two bins.
+/// As `lists::List`; `None` is also the list of full slabs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum List {
     None,
-    FewFree,
-    ManyFree,
+    Partial,
     Empty,
     Taking,
+}
+
+impl List {
+    const ALL: [List; 4] = [List::None, List::Partial, List::Empty, List::Taking];
 }
 
 fn list_for(free: i32) -> List {
     match free {
         ..=0 => List::None,
-        1 => List::FewFree,
-        2 => List::ManyFree,
+        1 | 2 => List::Partial,
         _ => List::Empty,
     }
 }
@@ -55,6 +57,10 @@ enum Mistake {
     RelistsTaken,
     /// A taker without the lock places the slab by the count that it left, not by the count now.
     PlacesByOldCount,
+    /// A free does not look whether a taker has put the slab aside.
+    LeavesAside,
+    /// A taker does not compare again after it has put the slab aside.
+    ComparesOnce,
 }
 
 /// Whether a taker holds the lists' lock while it works on the bitmap.
@@ -70,8 +76,8 @@ struct Slab {
     count: AtomicI32,
     /// The page map's entry.
     owner: AtomicUsize,
-    /// Accessed under `lists`, except to initialise a fresh slab.
-    list: UnsafeCell<List>,
+    /// Written under `lists`, except to initialise a fresh slab.
+    list: AtomicUsize,
     lists: Mutex<()>,
     /// The page layer: true while the page is free.
     pages: Mutex<bool>,
@@ -91,7 +97,7 @@ impl Slab {
             word: AtomicU64::new(ALL & !taken),
             count: AtomicI32::new(free),
             owner: AtomicUsize::new(ID),
-            list: UnsafeCell::new(list_for(free)),
+            list: AtomicUsize::new(list_for(free) as usize),
             lists: Mutex::new(()),
             pages: Mutex::new(false),
             contents: std::array::from_fn(|_| UnsafeCell::new(0)),
@@ -106,13 +112,30 @@ impl Slab {
     }
 
     fn list(&self) -> List {
-        // SAFETY: the caller holds `lists`; loom checks that.
-        self.list.with(|list| unsafe { *list })
+        List::ALL[self.list.load(Relaxed)]
     }
 
     fn place(&self, list: List) {
-        // SAFETY: the caller holds `lists`; loom checks that.
-        self.list.with_mut(|place| unsafe { *place = list });
+        self.list.store(list as usize, Relaxed);
+    }
+
+    /// `Slabs::agrees`.
+    fn agrees(&self) -> bool {
+        let count = self.count.load(Acquire);
+        self.word.load(Acquire).count_ones() as i32 == count
+    }
+
+    /// `Slabs::is_counted` without the wait. The caller holds `lists`.
+    fn is_counted(&self) -> bool {
+        if self.agrees() {
+            return true;
+        }
+        self.place(List::None);
+        fence(SeqCst);
+        if self.mistake != Mistake::ComparesOnce && self.agrees() {
+            self.place(list_for(self.count.load(Acquire)));
+        }
+        false
     }
 
     /// `Slabs::free` for one object.
@@ -127,7 +150,10 @@ impl Slab {
             self.set_bit(object);
             words::add(&self.count, 1)
         };
-        if list_for(before) != list_for(before + 1) {
+        // The real code has sequentially consistent accesses, which loom takes for weaker ones.
+        fence(SeqCst);
+        let is_aside = self.mistake != Mistake::LeavesAside && self.list() == List::None;
+        if list_for(before) != list_for(before + 1) || is_aside {
             self.relist();
         }
     }
@@ -183,6 +209,9 @@ impl Slab {
             return taken;
         }
         if listed {
+            if !self.is_counted() {
+                return Vec::new();
+            }
             let mask = words::take(&self.word, wanted);
             let taken = self.own(mask, thread_id);
             let lowered = if self.mistake == Mistake::CountsWanted { wanted } else { taken.len() };
@@ -228,8 +257,7 @@ impl Slab {
         let owned = self.ledger.owned().iter().fold(0, |mask, object| mask | 1 << object);
         assert_eq!(bits ^ owned, ALL, "free {bits:b} and owned {owned:b} are not all objects, once each");
         assert_eq!(self.count.load(Acquire), bits.count_ones() as i32, "the count is not that of the bits");
-        // SAFETY: all other threads have been joined.
-        let list = self.list.with(|list| unsafe { *list });
+        let list = self.list();
         if self.gone.load(SeqCst) {
             assert_eq!((list, self.owner.load(Acquire), bits), (List::None, 0, ALL));
         } else {
@@ -316,6 +344,26 @@ fn a_slab_that_is_released_and_grown_again_meets_late_reconcilers() {
         givers.into_iter().for_each(|giver| giver.join().unwrap());
         slab.judge();
     });
+}
+
+#[test]
+fn a_slab_that_a_taker_puts_aside_is_found_again() {
+    // One object is free, so that no giver crosses a boundary of the lists.
+    explore(|| giver_and_a_taker(Mistake::None));
+    for mistake in [Mistake::LeavesAside, Mistake::ComparesOnce] {
+        let found = mistake_in(move || giver_and_a_taker(mistake));
+        assert!(found.contains("stands in the wrong list"), "{found}");
+    }
+}
+
+/// A thread frees one of three objects, of which another is free already; one allocates.
+fn giver_and_a_taker(mistake: Mistake) {
+    let slab = Slab::new(0b011, mistake);
+    let giver = slab.clone();
+    let giver = thread::spawn(move || giver.free(0, 1));
+    slab.take(Takes::Locked, 1, 9);
+    giver.join().unwrap();
+    slab.judge();
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_slab_in_the_wrong_list_is_found() {
         lists.place(slab, List::Empty, End::Last);
     });
     assert_eq!(invalid.invariant, "a slab has as many free objects as its list says, or more");
-    let invalid = found(|_, _, slab| head(slab).list = List::Full as u8);
+    let invalid = found(|_, _, slab| head(slab).list.store(List::Full as u8, Plain));
     assert_eq!(invalid.invariant, "a slab knows the list that it stands in");
     let invalid = found(|_, _, slab| head(slab).group.store(1, Relaxed));
     assert_eq!(invalid.invariant, "a slab stands in the lists of its group");

@@ -71,6 +71,28 @@ fn a_relist_leaves_a_slab_that_a_take_has() {
 }
 
 #[test]
+fn a_slab_put_aside_serves_again_after_any_free() {
+    let (slabs, record) = slabs(64, None);
+    let objects = take(slabs, slabs.geometry().objects);
+    free(slabs, &objects[..20]);
+    let slab = slabs.groups()[0].lock().serving().expect("a partial slab");
+    // A thread that frees an object has set its bit, and not counted it.
+    let index = slabs.geometry().index_of(objects[20] as usize - slab.address() as usize).expect("one");
+    words::free(&slab.words(slabs.geometry())[index / 64], 1 << (index % 64));
+    let other = take(slabs, 1);
+    assert_eq!((slab.list(), record.slabs.load(Relaxed)), (List::Full as u8, 2));
+    // It counts the object, and no boundary of the lists is near. The next free is like this one's
+    // end: it sees the list.
+    words::add(slab.count(), 1);
+    free(slabs, &objects[21..22]);
+    assert_eq!(slab.list(), List::Partial as u8);
+    let again = take(slabs, 22 + slabs.geometry().objects - 1);
+    assert_eq!(record.slabs.load(Relaxed), 2, "all free objects of both slabs serve");
+    free(slabs, &[&objects[22..], &other, &again].concat());
+    assert_eq!(slabs.taken(), 1, "no thread counted the object that the test freed by hand");
+}
+
+#[test]
 fn a_child_places_the_slabs_of_takes_that_it_lost() {
     let (slabs, _) = slabs_of_order(4, 1024, None);
     let objects = take(slabs, 8);
