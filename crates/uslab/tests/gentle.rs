@@ -58,8 +58,8 @@ fn empty_slabs(cache: &RawCache) -> usize {
 
 /// A cache of 4 KiB objects whose empty target has grown to the slabs of `objects`.
 fn with_empty_slabs(name: &str, objects: usize) -> RawCache {
-    // Small sheaves, so that free objects are in slabs.
-    let cache = CacheBuilder::new(name).sheaf_capacity(4).build_raw(4096).unwrap();
+    // Small sheaves, so that free objects are in slabs, and small slabs, so that many are empty.
+    let cache = CacheBuilder::new(name).sheaf_capacity(4).max_order(3).build_raw(4096).unwrap();
     for _ in 0..8 {
         let live: Vec<NonNull<u8>> = (0..objects).map(|_| cache.alloc().expect("memory")).collect();
         for object in live {

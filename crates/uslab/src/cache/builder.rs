@@ -147,7 +147,8 @@ impl<'a> CacheBuilder<'a> {
     }
 
     /// Highest order of a slab, which has at most `2^order` pages of 4 KiB unless one object needs
-    /// more. At most 8; 0 is the default, 3.
+    /// more. At most 8; 0 is the default: 5, or 3 in a cache with a constructor or with debugging,
+    /// whose slabs give no page back while an object is in use.
     pub const fn max_order(mut self, order: u32) -> Self {
         self.max_order = order;
         self

@@ -36,7 +36,7 @@ pub(crate) fn class_core(
 
 /// The geometry of the cache that [`class_core`] creates for objects of `size` bytes.
 pub(crate) fn class_geometry(options: &CacheBuilder<'_>, size: usize) -> Option<Geometry> {
-    geometry(options, size, class_align(size), 0).ok()
+    geometry(options, size, class_align(size), None).ok()
 }
 
 /// The alignment that all objects of a class have: slabs are aligned to a page at least.

@@ -34,14 +34,10 @@ pub(super) fn create(
     }
     let policy = policy_in_effect(options)?;
     let mut debug = debug(options, size, align);
-    let geometry = match &mut debug {
-        None => geometry(options, size, align, 0)?,
-        Some(debug) => {
-            let geometry = geometry(options, debug.slab_bytes(), align, debug.spill_bytes())?;
-            debug.set_stride(geometry.object_bytes);
-            geometry
-        }
-    };
+    let geometry = geometry(options, size, align, debug.as_ref())?;
+    if let Some(debug) = &mut debug {
+        debug.set_stride(geometry.object_bytes);
+    }
     let mut parts = match registry.spare_memory() {
         Some(parts) => parts,
         None => new_memory().ok_or(CreateError::OutOfMemory)?,
@@ -228,22 +224,28 @@ fn alignment(options: &CacheBuilder<'_>, size: usize, align: usize) -> usize {
     align.max(line)
 }
 
-/// The geometry of the slabs of a cache with these options, whose objects go on `spill_bytes`
-/// behind their stride.
+/// The geometry of the slabs of a cache with these options.
 pub(super) fn geometry(
     options: &CacheBuilder<'_>,
     size: usize,
     align: usize,
-    spill_bytes: usize,
+    debug: Option<&Debug>,
 ) -> Result<Geometry, CreateError> {
     if options.is_run {
         return Ok(Geometry::run(size.div_ceil(pages::PAGE_BYTES)));
     }
+    let (size, spill_bytes) = debug.map_or((size, 0), |debug| (debug.slab_bytes(), debug.spill_bytes()));
     let align = alignment(options, size, align);
+    // Debugged objects have a constructor of the library's own.
+    let is_constructed = options.constructor.is_some() || debug.is_some();
+    let max_order = match options.max_order {
+        0 if is_constructed => Geometry::WHOLE_MAX_ORDER,
+        order => order,
+    };
     let geometry = GeometryOptions {
         min_objects: options.min_objects,
         min_order: options.min_order,
-        max_order: options.max_order,
+        max_order,
         tail_bytes: options.tail_bytes,
         spill_bytes,
     };

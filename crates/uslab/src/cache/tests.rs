@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::counters;
+use crate::slab::Constructor;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -73,6 +74,25 @@ fn constructors_run_once_an_object_and_state_survives() {
     let objects = cache.core_if_set_up().unwrap().usable_bytes();
     assert!(RUNS.load(Relaxed) <= 8 * 4096 / objects, "one slab, constructed once");
     assert!(cache.alloc_zeroed().is_none() && cache.insert([0; 8]).is_err());
+}
+
+#[test]
+fn slabs_that_give_no_page_back_are_small() {
+    /// # Safety
+    /// None.
+    unsafe fn leave_as_it_is(_: *mut u8, _: usize) {}
+    let pages = |options: CacheBuilder<'_>| {
+        let cache = options.build_raw(4096).unwrap();
+        let pages = cache.stats().expect("a cache in use").pages_per_slab;
+        cache.destroy().unwrap();
+        pages
+    };
+    let plain = CacheBuilder::new("whole");
+    let constructor = Constructor { call: leave_as_it_is, data: 0, release: None };
+    // SAFETY: the constructor does nothing.
+    let constructed = unsafe { plain.raw_constructor(constructor) };
+    assert_eq!((pages(plain), pages(constructed), pages(constructed.max_order(5))), (32, 8, 32));
+    assert_eq!((pages(plain.flags(Flags::POISON)), pages(plain.max_order(3))), (8, 8));
 }
 
 #[test]

@@ -277,14 +277,18 @@ fn shrink_some(bytes: usize) {
         spare_bytes += core.cpu.slabs().spare_bytes();
     });
     let wanted = bytes.min(spare_bytes) as u128;
-    let (mut owed, mut missing_bytes) = (0, bytes - bytes.min(spare_bytes));
+    let (mut owed, mut missing_bytes) = (0, bytes);
     registry::for_each(|core| {
         let slabs = core.cpu.slabs();
-        // The next cache owes what is less than a whole slab of this one.
         owed += (slabs.spare_bytes() as u128 * wanted).div_ceil(spare_bytes.max(1) as u128) as usize;
-        owed = owed.saturating_sub(slabs.shrink_by(owed));
+        let (slab_bytes, released_bytes) = slabs.shrink_by(owed);
+        // The next cache owes what is less than a whole slab of this one.
+        owed = owed.saturating_sub(slab_bytes);
+        missing_bytes = missing_bytes.saturating_sub(released_bytes);
+    });
+    registry::for_each(|core| {
         if missing_bytes > 0 {
-            missing_bytes = missing_bytes.saturating_sub(slabs.purge_inside(missing_bytes));
+            missing_bytes = missing_bytes.saturating_sub(core.cpu.slabs().purge_inside(missing_bytes));
         }
     });
 }

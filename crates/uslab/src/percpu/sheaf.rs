@@ -68,7 +68,9 @@ pub fn init(cpus: usize, groups: usize, nodes: usize) -> bool {
     for (i, name) in NAMES.iter().enumerate() {
         // Each sheaf has its own cache lines: the sheaves of two CPUs must not share one.
         let layout = Layout { size: Size(i as u8).bytes().max(64), align: 64 };
-        let Ok(geometry) = Geometry::new(layout, GeometryOptions::default(), cpus) else { return false };
+        // No walk purges free pages inside these slabs.
+        let options = GeometryOptions { max_order: Geometry::WHOLE_MAX_ORDER, ..Default::default() };
+        let Ok(geometry) = Geometry::new(layout, options, cpus) else { return false };
         let memory = pages::boot::alloc(Slabs::group_bytes(groups, nodes), 64);
         let tallies = pages::boot::alloc(Tally::bytes(cpus), 64);
         if memory.is_null() || tallies.is_null() {

@@ -29,7 +29,7 @@ pub struct GeometryOptions {
     pub min_objects: usize,
     /// Lowest order tried.
     pub min_order: u32,
-    /// Highest order tried; by default 3.
+    /// Highest order tried; by default 5.
     pub max_order: u32,
     /// Bytes at the end of a slab in which no object starts. A slab may then have less room than
     /// its order was chosen for.
@@ -78,7 +78,9 @@ impl Geometry {
     const MAX_STRIDE_BYTES: usize = 3 * Self::MAX_OBJECT_BYTES;
     /// Highest order that `max_order` may name: 1 MiB.
     pub const MAX_ORDER: u32 = 8;
-    const DEFAULT_MAX_ORDER: u32 = 3;
+    const DEFAULT_MAX_ORDER: u32 = 5;
+    /// The default for slabs that give no page back while an object is in use.
+    pub const WHOLE_MAX_ORDER: u32 = 3;
     /// Default lower bound on the objects of a slab, where the orders allow it: what the kernel's
     /// rule gives for 64 CPUs. The kernel makes small slabs on small machines because contiguous
     /// physical memory is scarce. Contiguous addresses are not (ADR 0014).
@@ -199,8 +201,9 @@ impl Geometry {
     /// address.
     ///
     /// It is exact if the slab and one object together have fewer than `2^32 / object_bytes` bytes.
-    /// That holds for every size class, and for objects of up to 16 KiB. For other caches, any
-    /// multiple of the largest power of two that divides `object_bytes` passes.
+    /// That holds for every size class, and for objects of up to 16 KiB in slabs of order 5 at
+    /// most. For other caches, any multiple of the largest power of two that divides `object_bytes`
+    /// passes.
     pub fn start_test(&self) -> StartTest {
         if self.is_run() {
             return StartTest { mask: PAGE_BYTES as u32 - 1, reciprocal: 1, last: 0 };

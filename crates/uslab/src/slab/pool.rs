@@ -384,7 +384,8 @@ impl Slabs {
         Some(slab)
     }
 
-    pub(super) fn free_slab(&self, slab: Slab, temperature: Temperature) {
+    /// Releases a slab that has left the lists. Returns how many of its pages had memory.
+    pub(super) fn free_slab(&self, slab: Slab, temperature: Temperature) -> usize {
         probe::slab_free(|| (self.name, [slab.address() as usize, self.slab_bytes()]));
         if let Some(Constructor { data, release: Some(release), .. }) = self.constructor {
             for index in 0..self.geometry.objects {
@@ -396,7 +397,7 @@ impl Slabs {
             }
         }
         self.count_slab(slab, -1);
-        self.free_pages(slab, temperature);
+        self.free_pages(slab, temperature)
     }
 
     /// Bytes of a slab.

@@ -225,12 +225,13 @@ impl Slabs {
         }
     }
 
-    /// Frees the pages of a slab that has left the lists.
-    pub(super) fn free_pages(&self, slab: Slab, temperature: Temperature) {
+    /// Frees the pages of a slab that has left the lists. Returns how many of them had memory.
+    pub(super) fn free_pages(&self, slab: Slab, temperature: Temperature) -> usize {
         match slab.resident(&self.geometry) {
             Some(resident) => {
                 let charged = resident.load(Relaxed);
-                self.charged.fetch_sub(charged.count_ones() as usize, Relaxed);
+                let pages = charged.count_ones() as usize;
+                self.charged.fetch_sub(pages, Relaxed);
                 if self.keeps_addresses {
                     self.keep(slab, charged);
                 } else if self.geometry.grows_by_pages() || charged != self.geometry.all_pages() {
@@ -238,10 +239,12 @@ impl Slabs {
                 } else {
                     pages::free(slab.0, self.geometry.pages(), temperature);
                 }
+                return pages;
             }
             None if self.keeps_addresses => self.keep(slab, 1),
             None => pages::free(slab.0, self.geometry.pages(), temperature),
         }
+        self.geometry.pages()
     }
 
     /// Takes objects of `slab` into the end of `out` and charges their pages: as many as fit, or as
@@ -341,7 +344,7 @@ impl Slabs {
 
     /// An upper bound of what a [`Walk`] would purge. Takes no lock.
     pub fn free_bytes_inside(&self) -> usize {
-        if self.frees() == self.barren.load(Relaxed) {
+        if !self.is_purgeable() || self.frees() == self.barren.load(Relaxed) {
             return 0;
         }
         let charged_bytes = self.charged.load(Relaxed) * PAGE_BYTES;

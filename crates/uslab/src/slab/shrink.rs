@@ -7,7 +7,7 @@
 use super::lists::Lists;
 use super::pool::Slabs;
 use crate::counters;
-use crate::pages::{self, Temperature};
+use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -49,11 +49,11 @@ impl Slabs {
 
     /// Releases all empty slabs to the page layer; returns the bytes.
     pub fn shrink(&self) -> usize {
-        self.shrink_beyond(usize::MAX, |_| 0)
+        self.shrink_beyond(usize::MAX, |_| 0).1
     }
 
-    /// Bytes of empty slabs, not counting the last of each group: the next object may come from
-    /// that one. Takes no lock.
+    /// Bytes of empty slabs, with pages that have no memory, not counting the last slab of each
+    /// group: the next object may come from that one. Takes no lock.
     pub fn spare_bytes(&self) -> usize {
         self.spare.load(Relaxed) * self.slab_bytes()
     }
@@ -70,11 +70,11 @@ impl Slabs {
             && self.taken() * self.geometry().object_bytes <= bytes / 8
     }
 
-    /// Releases up to `bytes` of the [`Slabs::spare_bytes`], rounded down to whole slabs; returns
-    /// the bytes released.
-    pub fn shrink_by(&self, bytes: usize) -> usize {
+    /// Releases up to `bytes` of the [`Slabs::spare_bytes`], rounded down to whole slabs. Returns
+    /// the bytes of these slabs, and of their pages that had memory.
+    pub fn shrink_by(&self, bytes: usize) -> (usize, usize) {
         match bytes / self.slab_bytes() {
-            0 => 0,
+            0 => (0, 0),
             most => self.shrink_beyond(most, |_| 1),
         }
     }
@@ -86,12 +86,13 @@ impl Slabs {
             lists.halve_target();
             lists.target
         })
+        .1
     }
 
     /// Releases empty slabs until each group has at most `kept(lists)` of them, or `most` slabs are
-    /// gone. Returns the bytes.
-    fn shrink_beyond(&self, most: usize, kept: impl Fn(&mut Lists) -> u32) -> usize {
-        let (mut gone, mut in_flight) = (0, None);
+    /// gone. Returns the bytes of these slabs, and of their pages that had memory.
+    fn shrink_beyond(&self, most: usize, kept: impl Fn(&mut Lists) -> u32) -> (usize, usize) {
+        let (mut gone, mut pages, mut in_flight) = (0, 0, None);
         for (index, group) in self.used_groups() {
             loop {
                 let mut lists = group.lock();
@@ -106,10 +107,10 @@ impl Slabs {
                 drop(lists);
                 // Cold: the cache does not need these pages, so they bypass the CPU page lists,
                 // which keep pages warm.
-                self.free_slab(slab, Temperature::Cold);
+                pages += self.free_slab(slab, Temperature::Cold);
                 gone += 1;
             }
         }
-        gone * self.slab_bytes()
+        (gone * self.slab_bytes(), pages * PAGE_BYTES)
     }
 }

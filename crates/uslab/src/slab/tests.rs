@@ -256,15 +256,15 @@ fn slabs_of_many_objects_go_back_to_the_pages() {
 
 #[test]
 fn some_empty_slabs_go_and_the_last_does_not() {
-    let (slabs, record) = slabs(4096, None);
+    let (slabs, record) = slabs_of_order(3, 4096, None);
     let round = || free(slabs, &take(slabs, 400));
     (0..4).for_each(|_| round());
     let (spare, slab_bytes) = (slabs.spare_bytes(), slabs.geometry().pages() * crate::pages::PAGE_BYTES);
     assert!(spare > 8 * slab_bytes);
-    assert_eq!(slabs.shrink_by(slab_bytes - 1), 0);
-    assert_eq!(slabs.shrink_by(3 * slab_bytes + 1), 3 * slab_bytes);
+    assert_eq!(slabs.shrink_by(slab_bytes - 1), (0, 0));
+    assert_eq!(slabs.shrink_by(3 * slab_bytes + 1), (3 * slab_bytes, 3 * slab_bytes));
     assert_eq!(slabs.spare_bytes(), spare - 3 * slab_bytes);
-    assert_eq!(slabs.shrink_by(usize::MAX), spare - 3 * slab_bytes);
+    assert_eq!(slabs.shrink_by(usize::MAX), (spare - 3 * slab_bytes, spare - 3 * slab_bytes));
     assert_eq!((slabs.spare_bytes(), record.empty_slabs.load(Relaxed)), (0, 1));
     assert!(slabs.shrink() > 0);
 }

@@ -99,12 +99,14 @@ impl Buddy {
         self.with_chunk(index, Chunk::break_huge);
         // SAFETY: committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
-        let may_be_huge = match chunk.advice {
-            Advice::Huge => true,
-            Advice::Unknown => os::huge::is_available(),
-            Advice::Small | Advice::Revoked => false,
+        let has_room = self.revoked_chunks < MAX_REVOKED;
+        let must_revoke = match chunk.advice {
+            Advice::Huge => has_room,
+            Advice::Unknown => has_room && os::huge::is_available(),
+            Advice::Small => false,
+            // The thread that set it may not have told the kernel yet.
+            Advice::Revoked => self.is_collapsing(index),
         };
-        let must_revoke = may_be_huge && self.revoked_chunks < MAX_REVOKED;
         if must_revoke {
             self.set_advice(chunk, Advice::Revoked);
         }

@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// # Safety
+/// None.
+unsafe fn leave_as_it_is(_: *mut u8, _: usize) {}
+const CONSTRUCTOR: Constructor = Constructor { call: leave_as_it_is, data: 0, release: None };
+
 fn charged(slabs: &Slabs) -> usize {
     slabs.charged.load(Relaxed)
 }
@@ -34,6 +39,25 @@ fn a_page_is_charged_when_its_first_object_is_taken() {
     free(slabs, &first);
     slabs.shrink();
     assert_eq!(charged(slabs), 0);
+}
+
+#[test]
+fn a_shrink_counts_the_pages_that_had_memory() {
+    let (slabs, _) = slabs_of_order(5, 4096, None);
+    let objects = take(slabs, 70);
+    let bytes = charged(slabs) * PAGE_BYTES;
+    assert!((70 * PAGE_BYTES..=3 * slabs.slab_bytes()).contains(&bytes));
+    free(slabs, &objects);
+    let freed_already = bytes - charged(slabs) * PAGE_BYTES;
+    assert_eq!(slabs.shrink() + freed_already, bytes);
+}
+
+#[test]
+fn what_a_constructor_made_is_not_purged_nor_counted_as_free() {
+    let (slabs, _) = slabs_of_order(5, 4096, Some(CONSTRUCTOR));
+    let objects = take(slabs, 2);
+    free(slabs, &objects[..1]);
+    assert_eq!(slabs.free_bytes_inside(), 0);
 }
 
 #[test]
