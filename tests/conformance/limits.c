@@ -11,10 +11,12 @@
 #include <dlfcn.h>
 #include <malloc.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 
 /* Programs written for glibc take a null pointer for "no memory", so size 0 must return a distinct
  * pointer each time. */
@@ -92,6 +94,9 @@ static void realloc_to_zero(void) {
         CHECK(p != NULL);
         memset(p, 1, n);
         void *q = realloc(p, opaque(0));
+#ifndef __GLIBC__
+        CHECK(q != NULL, "musl's programs would free the block again");
+#endif
         if (q) free(q);
     }
     long grown = resident_kib() - before;
@@ -219,6 +224,24 @@ static void memory_runs_out(void) {
     }
 }
 
+/* A block larger than memory and swap together, as of a damaged length in a file. */
+static void beyond_memory(void) {
+    FILE *file = fopen("/proc/sys/vm/overcommit_memory", "r");
+    int mode = 1;
+    CHECK(!file || fscanf(file, "%d", &mode) == 1);
+    if (file) fclose(file);
+    struct sysinfo info;
+    CHECK(sysinfo(&info) == 0);
+    size_t size = (size_t)(info.totalram + info.totalswap) * info.mem_unit + ((size_t)1 << 30);
+    for (int round = 0; round < 3; round++) {
+        errno = 0;
+        void *p = malloc(size);
+        CHECK(mode == 1 || (!p && errno == ENOMEM), "%zu bytes at %p", size, p);
+        free(p);
+        CHECK(churn(1000, (uint64_t)round + 1), "other blocks are still to be had");
+    }
+}
+
 const struct check limits_checks[] = {
     {"zero_size", zero_size},
     {"huge_size", huge_size},
@@ -229,5 +252,6 @@ const struct check limits_checks[] = {
     {"sized_frees", sized_frees},
     {"statistics", statistics},
     {"memory_runs_out", memory_runs_out},
+    {"beyond_memory", beyond_memory},
     {NULL, NULL},
 };

@@ -43,7 +43,7 @@ macro_rules! checks {
 
 checks! { ALL, None;
     zero_size, huge_size, multiplication_overflow, realloc_to_zero, free_keeps_errno, usable_size, sized_frees,
-    statistics, memory_runs_out,
+    statistics, memory_runs_out, beyond_memory,
     blocks_do_not_overlap, realloc_keeps_content, realloc_step_by_step, calloc_is_zero, calloc_after_moves,
     plain_alignment, alignment_as_asked, alignment_not_a_power_of_two, alignment_absurd, page_functions,
     before_main, after_main, thread_destructors, loaded_libraries,
@@ -162,7 +162,8 @@ fn build() -> PathBuf {
             let options = ["-std=c++17", "-Wno-sized-deallocation", "-Wno-mismatched-new-delete", define];
             compile(cxx, &flags(&[&options[..], &[source, "-o", &path(name)]].concat()));
         }
-        let plugin = ["-std=c++17", "-shared", "-fPIC", "cxx_plugin.cpp", "-o", &path("cxx_plugin.so")];
+        let plugin =
+            ["-std=c++17", "-pthread", "-shared", "-fPIC", "cxx_plugin.cpp", "-o", &path("cxx_plugin.so")];
         compile(cxx, &flags(&plugin));
         compile(&cc, &flags(&["cxx_host.c", "-o", &path("cxx_host"), "-ldl"]));
     }

@@ -32,7 +32,8 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
     unsafe { malloc::free_as::<{ malloc::MALLOC }>(pointer.cast()) }
 }
 
-/// C23 7.24.3.7. Size 0 frees and returns null, as glibc does and its programs expect.
+/// C23 7.24.3.7. Size 0 is as in the C library, which programs expect: glibc frees and returns
+/// null; for musl it is a size like any other.
 ///
 /// # Safety
 /// As in the standard.
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
 pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: as above.
     unsafe {
-        if size == 0 && !pointer.is_null() {
+        if cfg!(target_env = "gnu") && size == 0 && !pointer.is_null() {
             free(pointer);
             return ptr::null_mut();
         }

@@ -109,6 +109,21 @@ fn is_program(caller: usize) -> bool {
     IS_COMPLETE.load(Acquire) && !NOT_PROGRAM.iter().any(within)
 }
 
+/// Start and end of this library; 0 until [`find_ranges`] has found them.
+static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Whether an address lies in this library. May be called before the library was initialised, by
+/// the initialisers of others.
+///
+/// Unlike `dladdr` it never takes the lock that the loader holds while it runs initialisers: one of
+/// those may wait for this thread. And before glibc 2.34 few programs have `dladdr`.
+pub fn is_own(address: usize) -> bool {
+    if OWN[1].load(Acquire) == 0 {
+        find_ranges();
+    }
+    (OWN[0].load(Relaxed)..OWN[1].load(Acquire)).contains(&address)
+}
+
 /// Finds the address ranges of [`NOT_PROGRAM`], when this library is loaded. The C library and the
 /// loader are in place then.
 pub fn find_ranges() {
@@ -132,8 +147,12 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     let range = range_of(info.dlpi_addr as usize, headers);
     // SAFETY: the loader's names are NUL-terminated, or null.
     let name = unsafe { info.dlpi_name.as_ref().map(|name| CStr::from_ptr(name)) };
-    let own = note as *const () as usize;
-    if range.contains(&own) || range.contains(&loader()) || name.is_some_and(is_c_library) {
+    let is_own = range.contains(&(note as *const () as usize));
+    if is_own {
+        OWN[0].store(range.start, Relaxed);
+        OWN[1].store(range.end, Release);
+    }
+    if is_own || range.contains(&loader()) || name.is_some_and(is_c_library) {
         let Some([first, last]) = NOT_PROGRAM.get(*found) else { return 1 };
         first.store(range.start, Relaxed);
         last.store(range.end, Relaxed);

@@ -10,12 +10,14 @@
 //!   delete(size), delete(nothrow)       ─▶ delete       delete[](size), … ─▶ delete[] ─▶ delete
 //! ```
 //!
-//! They look up once whether the program has replaced any, and then call each other so.
+//! The library finds out once whether the program has replaced any, and then they call each other
+//! so.
 //!
 //! If memory is used up, the standard's loop runs: call the new-handler and retry; without a
 //! new-handler, throw `std::bad_alloc`. Functions of the C++ library throw and catch. This library
 //! looks them up when an allocation fails, since a C program has none.
 
+use crate::weak::{self, GetNewHandler, ThrowBadAlloc};
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU8};
@@ -52,8 +54,8 @@ fn lookup(name: &CStr, next: bool) -> Option<*mut c_void> {
     })
 }
 
-/// Whether the program has replaced a basic operator; found at the first use of a form that must
-/// know it.
+/// Whether the program has replaced a basic operator; found when the library is loaded, or at an
+/// earlier use of a form that must know it.
 static OPERATORS: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const STANDARD: u8 = 1;
@@ -81,9 +83,10 @@ fn are_standard() -> bool {
     OPERATORS.load(Relaxed) == STANDARD || check_replaced()
 }
 
+/// Finds out whether the program has replaced a basic operator. No later load changes the answer.
 #[cold]
 #[inline(never)]
-extern "C" fn check_replaced() -> bool {
+pub extern "C" fn check_replaced() -> bool {
     if OPERATORS.load(Acquire) == UNKNOWN {
         // In the order of `Basic`. The dynamic loader has bound these names: to this library's
         // functions, or to the program's, which take precedence.
@@ -98,8 +101,7 @@ extern "C" fn check_replaced() -> bool {
         // The C++ library's forms call these two.
         let others = [_Znam as *mut c_void, _ZnamSt11align_val_t as *mut c_void];
         BOUND.iter().zip(bound).for_each(|(place, function)| place.store(function, Relaxed));
-        let here = object_of(check_replaced as *const c_void);
-        let all_here = bound.iter().chain(&others).all(|&function| object_of(function) == here);
+        let all_here = bound.iter().chain(&others).all(|&function| crate::caller::is_own(function.addr()));
         OPERATORS.store(if all_here { STANDARD } else { REPLACED }, Release);
     }
     OPERATORS.load(Acquire) == STANDARD
@@ -108,16 +110,6 @@ extern "C" fn check_replaced() -> bool {
 /// The operator that the process uses, once [`check_replaced`] has looked.
 fn bound(basic: Basic) -> *mut c_void {
     BOUND[basic as usize].load(Relaxed)
-}
-
-/// Load address of the library or program that contains `function`.
-fn object_of(function: *const c_void) -> *mut c_void {
-    // SAFETY: all-zero is a valid `Dl_info`, which `dladdr` fills in or leaves alone.
-    unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        libc::dladdr(function, &mut info);
-        info.dli_fbase
-    }
 }
 
 /// Calls the operator `new` without an alignment.
@@ -165,11 +157,11 @@ unsafe fn call_aligned_delete(basic: Basic, pointer: *mut c_void, align: usize) 
 /// Calls the program's new-handler; returns false if it has none. The handler may throw through
 /// this frame.
 fn call_new_handler() -> bool {
-    // std::get_new_handler()
-    let Some(get) = lookup(c"_ZSt15get_new_handlerv", false) else { return false };
     // SAFETY: the C++ library's function of that name has this type.
-    let get: extern "C" fn() -> Option<extern "C-unwind" fn()> = unsafe { core::mem::transmute(get) };
-    match get() {
+    let found = |get| unsafe { core::mem::transmute::<*mut c_void, GetNewHandler>(get) };
+    let get =
+        weak::functions().get_new_handler.or_else(|| lookup(c"_ZSt15get_new_handlerv", false).map(found));
+    match get.and_then(|get| get()) {
         Some(handler) => {
             handler();
             true
@@ -195,10 +187,11 @@ fn new_or_throw<const FAMILY: u8>(size: usize, align: usize) -> *mut c_void {
 
 /// Throws `std::bad_alloc`; without a C++ library, reports and aborts.
 fn throw_bad_alloc(size: usize) -> ! {
-    // std::__throw_bad_alloc()
-    if let Some(throw) = lookup(c"_ZSt17__throw_bad_allocv", false) {
-        // SAFETY: the C++ library's function of that name has this type; it throws.
-        let throw: extern "C-unwind" fn() -> ! = unsafe { core::mem::transmute(throw) };
+    // SAFETY: the C++ library's function of that name has this type.
+    let found = |throw| unsafe { core::mem::transmute::<*mut c_void, ThrowBadAlloc>(throw) };
+    let throw =
+        weak::functions().throw_bad_alloc.or_else(|| lookup(c"_ZSt17__throw_bad_allocv", false).map(found));
+    if let Some(throw) = throw {
         throw();
     }
     uslab::internal::report::print(format_args!(

@@ -1,7 +1,7 @@
 //! `libuslab_malloc.so`: the malloc family and `operator new`/`delete`, for `LD_PRELOAD`.
 //!
 //! The library consists of exported symbols. Each is a thin wrapper of `uslab::internal::entry`,
-//! with the errors that POSIX and C23 require.
+//! with the errors that POSIX and C23 require. Only `realloc` to 0 bytes sets none, as in glibc.
 //!
 //! No symbol here may panic, or use Rust's global allocator, which would call these symbols.
 
@@ -23,3 +23,4 @@ mod stream;
 mod unwind;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vfork;
+mod weak;

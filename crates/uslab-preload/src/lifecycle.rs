@@ -20,6 +20,7 @@ extern "C" fn at_load() {
     uslab::debug::guard::start_from_environment();
     uslab::internal::start_profile();
     crate::caller::find_ranges();
+    crate::cxx::check_replaced();
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     crate::dlopen::at_load();
 }

@@ -27,6 +27,7 @@ const OTHER_ASSEMBLY: &[&str] = &[
     "crates/uslab-preload/src/dlopen.rs",
     "crates/uslab-preload/src/unwind.rs",
     "crates/uslab-preload/src/vfork.rs",
+    "crates/uslab-preload/src/weak.rs",
     "crates/uslab/src/os/checkers/asan.rs",
     "crates/uslab/src/os/checkers/valgrind.rs",
     "crates/uslab/src/os/probe.rs",
