@@ -334,6 +334,25 @@ static void limits(void)
     kmem_cache_destroy(cache);
 }
 
+/* While some allocations get guard pages, others of the same size have more bytes than asked. */
+static void guarded(void)
+{
+    char *objects[64];
+    size_t i, n;
+    CHECK(uslab_guard_start(1000, 16) == 0);
+    for (i = 0; i < 64; i++) {
+        objects[i] = (char *)kmalloc(112, GFP_KERNEL);
+        memset(objects[i], -1, 112);
+    }
+    for (i = 0; i < 64; i++) kfree(objects[i]);
+    for (i = 0; i < 64; i++) {
+        objects[i] = (char *)krealloc(kzalloc(100, GFP_KERNEL), 300, GFP_KERNEL | __GFP_ZERO);
+        for (n = 0; n < 300; n++) CHECK(objects[i][n] == 0);
+    }
+    for (i = 0; i < 64; i++) kfree(objects[i]);
+    uslab_guard_stop();
+}
+
 int main(void)
 {
     flags();
@@ -342,5 +361,6 @@ int main(void)
     by_type();
     shrinkers();
     limits();
+    guarded();
     return ended();
 }

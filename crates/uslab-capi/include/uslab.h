@@ -117,7 +117,7 @@ typedef struct uslab_cache_options {
                                      any thread; it must not use the cache, throw or longjmp */
     unsigned min_objects;         /* objects of a slab, if max_order allows; 0: 32 or more */
     unsigned min_order;           /* a slab takes at least 2^min_order pages of 4 KiB */
-    unsigned max_order;           /* at most 2^max_order, unless one object needs more; 0: 3; >8: 8 */
+    unsigned max_order;           /* 8 at most, unless one object needs more; 0: 5, or 3 with a ctor */
     unsigned sheaf_capacity;      /* objects of a sheaf, made 2^k - 2, at most 2046; 0: adapts */
     unsigned numa_policy;         /* USLAB_NUMA_LOCAL, ... */
     unsigned numa_node;           /* for USLAB_NUMA_BIND; otherwise 0 */

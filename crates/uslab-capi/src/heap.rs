@@ -121,12 +121,11 @@ unsafe extern "C" fn uslab_heap_aligned_alloc(heap: *const Object, align: usize,
 unsafe extern "C" fn uslab_heap_calloc(heap: *const Object, count: usize, size: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return failure::null(libc::ENOMEM) };
     // SAFETY: the caller's promise.
-    let object = unsafe { uslab_heap_malloc(heap, bytes) };
-    if !object.is_null() {
-        // SAFETY: the heap's object, of at least that size.
-        unsafe { object.cast::<u8>().write_bytes(0, bytes) };
+    let Some(inside) = (unsafe { Handle::get(heap) }) else { return failure::null(libc::EINVAL) };
+    match inside.alloc_zeroed(bytes, malloc::ALIGN) {
+        Some(object) => object.as_ptr().cast(),
+        None => failure::null(libc::ENOMEM),
     }
-    object
 }
 
 /// # Safety

@@ -27,11 +27,7 @@ extern "C" fn uslab_malloc_flags(size: usize, flags: c_uint) -> *mut c_void {
         };
         return object.cast();
     }
-    let object = malloc::malloc_noreclaim(size);
-    if zero && !object.is_null() {
-        // SAFETY: a fresh object of at least that size.
-        unsafe { object.write_bytes(0, size) };
-    }
+    let object = if zero { malloc::zeroed_noreclaim(size) } else { malloc::malloc_noreclaim(size) };
     object.cast()
 }
 

@@ -225,13 +225,17 @@ fn caches_move_to_the_file_and_new_ones_begin_there() {
         let paths = places.map(|place| format!("{place}/uslab-{user}/{}", std::process::id()));
         let path = paths.iter().find(|path| std::fs::exists(path).unwrap_or(false)).expect("a file");
         let file = File::open(path).expect("a snapshot");
-        // Two looks of the background thread move what threads added to the private figures.
-        std::thread::sleep(std::time::Duration::from_millis(1500));
-        let _ = stats::caches().count();
-        let found = listed(&file);
-        assert_eq!(found.len(), AFTER);
-        for (n, active) in found.into_iter().enumerate() {
-            assert_eq!(active, Some(objects_of(n) as i64), "cache {n}");
+        // The background thread's next looks move what threads added to the private figures.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            let _ = stats::caches().count();
+            let found = listed(&file);
+            assert_eq!(found.len(), AFTER);
+            let differs = |&n: &usize| found[n] != Some(objects_of(n) as i64);
+            let Some(n) = (0..AFTER).find(differs) else { break };
+            let is_late = std::time::Instant::now() > end;
+            assert!(!is_late, "cache {n}: {:?} of {} objects", found[n], objects_of(n));
+            std::thread::sleep(std::time::Duration::from_millis(100));
         }
         drop(caches);
         let _ = std::fs::remove_file(path);

@@ -321,6 +321,13 @@ static inline size_t uslab_kmem_bytes(size_t head, size_t n, size_t size)
 
 static inline size_t kmalloc_size_roundup(size_t size) { return size == 0 ? 0 : uslab_good_size(size); }
 
+/* Zeroes the usable bytes behind the first `keep`. */
+static inline void uslab_kmem_zero_behind(void *object, size_t keep)
+{
+    __asm__("" : "+r"(object)); /* _FORTIFY_SOURCE allows only bytes that were asked for */
+    memset((char *)object + keep, 0, uslab_usable_size(object) - keep);
+}
+
 static inline void *kmalloc(size_t size, gfp_t gfp)
 {
     void *object;
@@ -330,9 +337,10 @@ static inline void *kmalloc(size_t size, gfp_t gfp)
         return NULL;
     }
     do {
-        /* Zero all usable bytes: krealloc relies on it. */
+        /* Zero all usable bytes: krealloc relies on it. With guard pages they may be more. */
         size_t bytes = (gfp & __GFP_ZERO) != 0 ? uslab_good_size(size) : size;
         object = uslab_malloc_flags(bytes, uslab_kmem_flags(gfp));
+        if (object != NULL && (gfp & __GFP_ZERO) != 0 && bytes == size) uslab_kmem_zero_behind(object, size);
         /* Beyond 2 MiB, and in a debugged or hardened process. */
         if (!uslab_kmem_is_aligned(object, size) && uslab_kmem_may_shrink(gfp)) {
             uslab_free(object);
@@ -393,12 +401,7 @@ static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
             moved = uslab_realloc((void *)(uintptr_t)pointer, size);
         while (moved == NULL && uslab_kmem_again(gfp));
     }
-    if (moved != NULL && (gfp & __GFP_ZERO) != 0) {
-        size_t has = ksize(moved), keep = size < had ? size : had;
-        /* With _FORTIFY_SOURCE the compiler lets a program use only bytes that it asked for. */
-        __asm__("" : "+r"(moved));
-        memset((char *)moved + keep, 0, has - keep);
-    }
+    if (moved != NULL && (gfp & __GFP_ZERO) != 0) uslab_kmem_zero_behind(moved, size < had ? size : had);
     return moved;
 }
 

@@ -63,6 +63,26 @@ pub fn malloc_noreclaim(size: usize) -> *mut u8 {
     aligned_alloc_noreclaim(ALIGN, size)
 }
 
+/// [`malloc_noreclaim`], zeroed. Fresh memory of an object beyond 1 MiB is not written.
+pub fn zeroed_noreclaim(size: usize) -> *mut u8 {
+    if Class::of(size).is_none() && Medium::of(size).is_none() {
+        let large = large::alloc_with(size, ALIGN, large::Reclaim::No, Family::Malloc);
+        return large.map_or_else(out_of_memory, |(object, known_zero)| {
+            if !known_zero {
+                // SAFETY: the object was just allocated and has at least `size` bytes.
+                unsafe { large::zero(object, size) };
+            }
+            object
+        });
+    }
+    let object = malloc_noreclaim(size);
+    if !object.is_null() {
+        // SAFETY: as above.
+        unsafe { object.write_bytes(0, size) };
+    }
+    object
+}
+
 /// [`aligned_alloc`] without reclaim; see [`malloc_noreclaim`].
 pub fn aligned_alloc_noreclaim(align: usize, size: usize) -> *mut u8 {
     if !align.is_power_of_two() {

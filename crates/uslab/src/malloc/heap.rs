@@ -170,8 +170,35 @@ impl Heap {
         }
         match Class::of_aligned(size, align) {
             Some(class) => self.alloc_small(class),
-            None => self.alloc_large(size, align),
+            None => self.alloc_large(size, align).map(|(object, _)| object),
         }
+    }
+
+    /// [`Heap::alloc`], zeroed. Fresh memory of an object beyond 32 KiB is zero without being
+    /// written, so that it takes no memory until the program uses it.
+    ///
+    /// ```
+    /// let heap = uslab::Heap::new().unwrap();
+    /// let table = heap.alloc_zeroed(64 << 20, 8).unwrap();
+    /// // SAFETY: the object has that byte.
+    /// assert_eq!(unsafe { table.add(12345).read() }, 0);
+    /// ```
+    pub fn alloc_zeroed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        if !align.is_power_of_two() {
+            return None;
+        }
+        let Some(class) = Class::of_aligned(size, align) else {
+            let (object, is_zero) = self.alloc_large(size, align)?;
+            if !is_zero {
+                // SAFETY: the object was just allocated and has at least `size` bytes.
+                unsafe { large::zero(object.as_ptr(), size) };
+            }
+            return Some(object);
+        };
+        let object = self.alloc_small(class)?;
+        // SAFETY: as above.
+        unsafe { object.write_bytes(0, size) };
+        Some(object)
     }
 
     fn alloc_small(&self, class: Class) -> Option<NonNull<u8>> {
@@ -223,11 +250,12 @@ impl Heap {
         }
     }
 
-    fn alloc_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        let (object, _) = large::alloc_plain(size, align.max(ALIGN), large::Reclaim::Yes)?;
+    /// The object, and whether its bytes are known to be zero.
+    fn alloc_large(&self, size: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
+        let (object, is_zero) = large::alloc_plain(size, align.max(ALIGN), large::Reclaim::Yes)?;
         self.inner().large.add(pages::page_of(object)?);
         heaps::count_large(object, size);
-        NonNull::new(object)
+        Some((NonNull::new(object)?, is_zero))
     }
 
     /// The figures of this heap: exact while no thread uses it.

@@ -26,11 +26,17 @@ pub enum Placed {
     Refused,
 }
 
+/// From this size on the kernel counts a mapping, and by default refuses one that is larger than
+/// memory and swap together, as it does for the C library's allocator. It does not count smaller
+/// ones: it merges them, and would refuse a fork of a process with a mapping of such a size.
+const COUNTED_BYTES: usize = 1 << 30;
+
 /// Maps `bytes` of private anonymous memory at `start`, replacing no mapping. `fixed` is
 /// `MAP_FIXED_NOREPLACE`, or 0, which makes the address a hint: the kernel follows it if the range
 /// is free.
 fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    let uncounted = if bytes < COUNTED_BYTES { libc::MAP_NORESERVE } else { 0 };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | uncounted | fixed;
     // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
     // SAFETY: a fresh mapping: neither a hint nor that flag replaces a mapping.
     let address = unsafe { calls::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
