@@ -170,6 +170,9 @@ pub struct Fact<'a> {
     missing: &'a [Skipped],
     #[serde(skip)]
     report: &'a Report,
+    /// Suites that another commit than the report's measured, by commit.
+    #[serde(skip)]
+    apart: Vec<(&'a str, Vec<String>)>,
 }
 
 /// The facts, once for all files that agree in them.
@@ -182,6 +185,7 @@ pub fn facts_of(joined: &Joined) -> Vec<Fact<'_>> {
         match facts.iter_mut().find(|fact| same(fact.report, report)) {
             Some(fact) => {
                 suites.retain(|suite| !fact.suites.contains(suite));
+                fact.note_commit(report, &suites);
                 fact.suites.extend(suites);
             }
             None => facts.push(Fact {
@@ -190,10 +194,36 @@ pub fn facts_of(joined: &Joined) -> Vec<Fact<'_>> {
                 contestants: &report.contestants,
                 missing: &report.missing,
                 report,
+                apart: Vec::new(),
             }),
         }
     }
+    facts.iter_mut().for_each(Fact::tell_commits);
     facts
+}
+
+impl<'a> Fact<'a> {
+    /// Notes the commit that measured `suites`, unless it is that of the first suites.
+    fn note_commit(&mut self, report: &'a Report, suites: &[String]) {
+        let Some(commit) = report.build.commit.as_deref() else { return };
+        if suites.is_empty() || self.report.build.commit.as_deref() == Some(commit) {
+            return;
+        }
+        match self.apart.iter_mut().find(|(other, _)| *other == commit) {
+            Some((_, noted)) => noted.extend_from_slice(suites),
+            None => self.apart.push((commit, suites.to_vec())),
+        }
+    }
+
+    /// Adds the commits that it noted to the line about uslab.
+    fn tell_commits(&mut self) {
+        let line = self.lines.iter_mut().find(|(name, _)| *name == "uslab");
+        if let Some((_, text)) = line {
+            self.apart.iter().for_each(|(commit, suites)| {
+                let _ = write!(text, "; {} by commit {commit}", suites.join(", "));
+            });
+        }
+    }
 }
 
 /// Whether figures of both may be compared.
@@ -374,6 +404,19 @@ mod tests {
         joined.sources[1].machine.kernel = "Linux 1".into();
         assert_eq!(facts_of(&joined).len(), 2);
         assert!(cautions(&joined).iter().any(|line| line.contains("different machines")));
+    }
+
+    #[test]
+    fn suites_that_another_commit_measured_are_told_apart() {
+        let mut joined = sample();
+        joined.sources.push(joined.sources[0].clone());
+        joined.sources[0].build.commit = Some("abc".into());
+        joined.sources[1].build.commit = Some("def".into());
+        let last = joined.runs.last_mut().unwrap();
+        (last.source, last.run.suite) = (1, "later".into());
+        let facts = facts_of(&joined);
+        let (_, text) = facts[0].lines.iter().find(|(name, _)| *name == "uslab").unwrap();
+        assert!(text.contains(", commit abc, ") && text.ends_with("; later by commit def"), "{text}");
     }
 
     #[test]
