@@ -10,6 +10,7 @@
 
 use crate::measure::Sample;
 use crate::resident::{self, Watch};
+use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -131,7 +132,8 @@ impl Running {
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        waitid(Id::Pid(self.pid()), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
+        // Any other error comes from an end that nix cannot describe: by a real-time signal.
+        !matches!(waitid(Id::Pid(self.pid()), flags), Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD))
     }
 
     fn pid(&self) -> Pid {

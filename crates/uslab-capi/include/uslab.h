@@ -117,7 +117,7 @@ typedef struct uslab_cache_options {
                                      any thread; it must not use the cache, throw or longjmp */
     unsigned min_objects;         /* objects of a slab, if max_order allows; 0: 32 or more */
     unsigned min_order;           /* a slab takes at least 2^min_order pages of 4 KiB */
-    unsigned max_order;           /* 8 at most, unless one object needs more; 0: 5, or 3 with a ctor */
+    unsigned max_order;           /* at most 2^max_order, or one object's; 0: 5, 3 with ctor; >8: 8 */
     unsigned sheaf_capacity;      /* objects of a sheaf, made 2^k - 2, at most 2046; 0: adapts */
     unsigned numa_policy;         /* USLAB_NUMA_LOCAL, ... */
     unsigned numa_node;           /* for USLAB_NUMA_BIND; otherwise 0 */
@@ -163,8 +163,8 @@ bool uslab_cache_alloc_bulk(uslab_cache *cache, unsigned flags, size_t n,
 /* Frees n objects of the cache. None may be NULL. */
 void uslab_cache_free_bulk(uslab_cache *cache, size_t n, void *const *objects) USLAB_NOEXCEPT;
 
-/* Flushes the sheaves of all CPUs and shrinks the cache: all its empty slabs become free pages.
- * Returns their bytes. The pages go to the system in time, or by uslab_trim. Calls no shrinker. */
+/* Flushes the sheaves of all CPUs, and turns all empty slabs of the cache into free pages. Returns
+ * the bytes of memory. They go to the system in time, or by uslab_trim. Calls no shrinker. */
 size_t uslab_cache_shrink(uslab_cache *cache) USLAB_NOEXCEPT;
 
 /*

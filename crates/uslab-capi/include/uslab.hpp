@@ -173,7 +173,7 @@ public:
         uslab_cache_free_bulk(handle_, n, reinterpret_cast<void *const *>(places));
     }
 
-    /* As uslab_cache_shrink: returns the bytes of the empty slabs that became free pages. */
+    /* As uslab_cache_shrink: returns the bytes of memory that became free pages. */
     std::size_t shrink() noexcept { return uslab_cache_shrink(handle_); }
 
     /* The figures of the cache. Throws if there was no memory for its counters. Not for a hot

@@ -10,8 +10,8 @@
 //!   delete(size), delete(nothrow)       ─▶ delete       delete[](size), … ─▶ delete[] ─▶ delete
 //! ```
 //!
-//! The library finds out once whether the program has replaced any, and then they call each other
-//! so.
+//! The library finds out once whether the program has replaced any. Only then do they call each
+//! other so.
 //!
 //! If memory is used up, the standard's loop runs: call the new-handler and retry; without a
 //! new-handler, throw `std::bad_alloc`. Functions of the C++ library throw and catch. This library
@@ -157,10 +157,11 @@ unsafe fn call_aligned_delete(basic: Basic, pointer: *mut c_void, align: usize) 
 /// Calls the program's new-handler; returns false if it has none. The handler may throw through
 /// this frame.
 fn call_new_handler() -> bool {
-    // SAFETY: the C++ library's function of that name has this type.
-    let found = |get| unsafe { core::mem::transmute::<*mut c_void, GetNewHandler>(get) };
-    let get =
-        weak::functions().get_new_handler.or_else(|| lookup(c"_ZSt15get_new_handlerv", false).map(found));
+    let get = weak::functions().get_new_handler.or_else(|| {
+        let get = lookup(c"_ZSt15get_new_handlerv", false)?;
+        // SAFETY: `std::get_new_handler` has this type.
+        Some(unsafe { core::mem::transmute::<*mut c_void, GetNewHandler>(get) })
+    });
     match get.and_then(|get| get()) {
         Some(handler) => {
             handler();
@@ -187,10 +188,11 @@ fn new_or_throw<const FAMILY: u8>(size: usize, align: usize) -> *mut c_void {
 
 /// Throws `std::bad_alloc`; without a C++ library, reports and aborts.
 fn throw_bad_alloc(size: usize) -> ! {
-    // SAFETY: the C++ library's function of that name has this type.
-    let found = |throw| unsafe { core::mem::transmute::<*mut c_void, ThrowBadAlloc>(throw) };
-    let throw =
-        weak::functions().throw_bad_alloc.or_else(|| lookup(c"_ZSt17__throw_bad_allocv", false).map(found));
+    let throw = weak::functions().throw_bad_alloc.or_else(|| {
+        let throw = lookup(c"_ZSt17__throw_bad_allocv", false)?;
+        // SAFETY: `std::__throw_bad_alloc` has this type.
+        Some(unsafe { core::mem::transmute::<*mut c_void, ThrowBadAlloc>(throw) })
+    });
     if let Some(throw) = throw {
         throw();
     }

@@ -28,6 +28,7 @@ core::arch::global_asm!(
     ".popsection",
 );
 
+// SAFETY: the table above has this type.
 unsafe extern "C" {
     static uslab_weak_cxx: Functions;
 }

@@ -14,9 +14,9 @@ use std::process::{Child, Command};
 /// All tests, the library's in both modes.
 pub fn all(workspace: &Workspace) -> Result<()> {
     cargo(workspace, &["test", "--workspace", "--no-run"], &[])?;
-    // Documentation has no tests there, and is not to be searched for some.
+    // Without `--tests`, rustdoc would look for tests in the documentation of all packages again.
     let programs = part(workspace, &["test", "--tests"], r#"uslab-tests) exec "$@""#);
-    let programs = Hidden::start(programs)?;
+    let programs = Beside::start(programs)?;
     let mut rseq = part(workspace, &["test"], r#"uslab-tests) ;; *) exec "$@""#);
     let mut locked = part(workspace, &["test"], r#"uslab-tests|xtask) ;; *) exec "$@""#);
     locked.env("USLAB_RSEQ", "0");
@@ -36,20 +36,20 @@ fn part(workspace: &Workspace, args: &[&str], arms: &str) -> Command {
     command
 }
 
-/// A command that runs, and whose output is shown when it has ended.
-struct Hidden {
+/// A command that runs beside others; its output is shown when it has ended.
+struct Beside {
     line: String,
     child: Child,
     output: File,
 }
 
-impl Hidden {
-    fn start(mut command: Command) -> Result<Hidden> {
+impl Beside {
+    fn start(mut command: Command) -> Result<Beside> {
         let line = workspace::line_of(&command);
         let output = tempfile::tempfile().context("cannot make a temporary file")?;
         command.stdout(output.try_clone()?).stderr(output.try_clone()?);
         let child = command.spawn().with_context(|| format!("cannot start `{line}`"))?;
-        Ok(Hidden { line, child, output })
+        Ok(Beside { line, child, output })
     }
 
     fn finish(mut self) -> Result<()> {

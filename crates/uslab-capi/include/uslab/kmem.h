@@ -337,7 +337,7 @@ static inline void *kmalloc(size_t size, gfp_t gfp)
         return NULL;
     }
     do {
-        /* Zero all usable bytes: krealloc relies on it. With guard pages they may be more. */
+        /* Zero all usable bytes: krealloc relies on it. While guarding, these may be more. */
         size_t bytes = (gfp & __GFP_ZERO) != 0 ? uslab_good_size(size) : size;
         object = uslab_malloc_flags(bytes, uslab_kmem_flags(gfp));
         if (object != NULL && (gfp & __GFP_ZERO) != 0 && bytes == size) uslab_kmem_zero_behind(object, size);

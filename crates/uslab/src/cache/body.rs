@@ -324,7 +324,7 @@ impl Core {
     }
 
     /// Flushes all sheaves of CPUs and barns, asks threads for theirs, and shrinks the cache;
-    /// returns the bytes of the slabs that went to the page layer.
+    /// returns the bytes of memory that went to the page layer.
     pub(super) fn shrink(&self) -> usize {
         percpu::local::ask(Some(&self.cpu));
         self.cpu.drain_all();

@@ -150,7 +150,7 @@ impl RawCache {
     }
 
     /// Drains all sheaves of the cache, and shrinks it: returns all empty slabs to the page layer.
-    /// Returns their size in bytes.
+    /// Returns the bytes of memory that they had.
     ///
     /// The page layer decides when the pages return to the system; see [`crate::trim`]. Takes
     /// locks; may make system calls. Threads with a sheaf of their own give its objects back at its

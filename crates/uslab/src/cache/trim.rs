@@ -69,8 +69,8 @@ pub fn trim(kept_bytes: usize) -> usize {
 }
 
 /// Releases the free memory of the caches called `name` to the system, now; returns the bytes of
-/// their empty slabs. `None` if there is no such cache. As [`trim`], but it leaves the sheaves of
-/// local caches, and free pages inside slabs in use.
+/// memory that their empty slabs had. `None` if there is no such cache. As [`trim`], but it leaves
+/// the sheaves of local caches, and free pages inside slabs in use.
 pub(super) fn trim_named(name: &[u8]) -> Option<usize> {
     let (mut is_found, mut bytes) = (false, 0);
     registry::with_lock(|| {
@@ -281,9 +281,9 @@ fn shrink_some(bytes: usize) {
     registry::for_each(|core| {
         let slabs = core.cpu.slabs();
         owed += (slabs.spare_bytes() as u128 * wanted).div_ceil(spare_bytes.max(1) as u128) as usize;
-        let (slab_bytes, released_bytes) = slabs.shrink_by(owed);
+        let (gone_bytes, released_bytes) = slabs.shrink_by(owed);
         // The next cache owes what is less than a whole slab of this one.
-        owed = owed.saturating_sub(slab_bytes);
+        owed = owed.saturating_sub(gone_bytes);
         missing_bytes = missing_bytes.saturating_sub(released_bytes);
     });
     registry::for_each(|core| {

@@ -242,14 +242,11 @@ pub fn serve_zeroed(size: usize, freed: Freed, is_program: impl FnOnce() -> bool
         unsafe { object.write_bytes(0, size) };
         return object.as_ptr();
     }
-    let Some((object, known_zero)) = large::alloc(size, ALIGN, Family::Malloc) else {
-        return out_of_memory();
-    };
-    if !known_zero {
+    match large::alloc(size, ALIGN, Family::Malloc) {
         // SAFETY: as above; no other code knows the object yet.
-        unsafe { large::zero(object, size) };
+        Some(object) => unsafe { large::zeroed(object, size) },
+        None => out_of_memory(),
     }
-    object
 }
 
 /// Whether the hardened object at `pointer` got `size` bytes in its place: its class is that of the

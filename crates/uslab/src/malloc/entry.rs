@@ -66,14 +66,11 @@ pub fn malloc_noreclaim(size: usize) -> *mut u8 {
 /// [`malloc_noreclaim`], zeroed. Fresh memory of an object beyond 1 MiB is not written.
 pub fn zeroed_noreclaim(size: usize) -> *mut u8 {
     if Class::of(size).is_none() && Medium::of(size).is_none() {
-        let large = large::alloc_with(size, ALIGN, large::Reclaim::No, Family::Malloc);
-        return large.map_or_else(out_of_memory, |(object, known_zero)| {
-            if !known_zero {
-                // SAFETY: the object was just allocated and has at least `size` bytes.
-                unsafe { large::zero(object, size) };
-            }
-            object
-        });
+        return match large::alloc_with(size, ALIGN, large::Reclaim::No, Family::Malloc) {
+            // SAFETY: the object was just allocated and has at least `size` bytes.
+            Some(object) => unsafe { large::zeroed(object, size) },
+            None => out_of_memory(),
+        };
     }
     let object = malloc_noreclaim(size);
     if !object.is_null() {

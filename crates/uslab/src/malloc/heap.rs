@@ -170,7 +170,7 @@ impl Heap {
         }
         match Class::of_aligned(size, align) {
             Some(class) => self.alloc_small(class),
-            None => self.alloc_large(size, align).map(|(object, _)| object),
+            None => NonNull::new(self.alloc_large(size, align)?.0),
         }
     }
 
@@ -188,12 +188,9 @@ impl Heap {
             return None;
         }
         let Some(class) = Class::of_aligned(size, align) else {
-            let (object, is_zero) = self.alloc_large(size, align)?;
-            if !is_zero {
-                // SAFETY: the object was just allocated and has at least `size` bytes.
-                unsafe { large::zero(object.as_ptr(), size) };
-            }
-            return Some(object);
+            let object = self.alloc_large(size, align)?;
+            // SAFETY: the object was just allocated and has at least `size` bytes.
+            return NonNull::new(unsafe { large::zeroed(object, size) });
         };
         let object = self.alloc_small(class)?;
         // SAFETY: as above.
@@ -251,11 +248,11 @@ impl Heap {
     }
 
     /// The object, and whether its bytes are known to be zero.
-    fn alloc_large(&self, size: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
-        let (object, is_zero) = large::alloc_plain(size, align.max(ALIGN), large::Reclaim::Yes)?;
+    fn alloc_large(&self, size: usize, align: usize) -> Option<(*mut u8, bool)> {
+        let (object, known_zero) = large::alloc_plain(size, align.max(ALIGN), large::Reclaim::Yes)?;
         self.inner().large.add(pages::page_of(object)?);
         heaps::count_large(object, size);
-        Some((NonNull::new(object)?, is_zero))
+        Some((object, known_zero))
     }
 
     /// The figures of this heap: exact while no thread uses it.

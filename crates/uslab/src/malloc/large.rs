@@ -82,13 +82,25 @@ pub(super) fn alloc_plain(size: usize, align: usize, reclaim: Reclaim) -> Option
     Some((pages::address_of(run.first), run.zeroed))
 }
 
+/// The object of [`alloc_with`] or [`alloc_plain`], zeroed.
+///
+/// # Safety
+/// The object must have `size` bytes, which are the caller's alone.
+pub(super) unsafe fn zeroed((object, known_zero): (*mut u8, bool), size: usize) -> *mut u8 {
+    if !known_zero {
+        // SAFETY: the caller's promise.
+        unsafe { zero(object, size) };
+    }
+    object
+}
+
 /// Writes zeroes over an object. Chunks inside it of which little is resident give their memory
 /// back instead. So a large table of which the program touches little stays small when it takes
 /// the pages of another one.
 ///
 /// # Safety
 /// The object must have `size` bytes, which are the caller's alone.
-pub(super) unsafe fn zero(object: *mut u8, size: usize) {
+unsafe fn zero(object: *mut u8, size: usize) {
     let _errno = os::errno::Preserved::new();
     let is_large = size >= MIN_PURGED_BYTES;
     let (mut at, end) = (object.addr(), object.addr() + size);

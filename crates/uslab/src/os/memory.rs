@@ -26,9 +26,9 @@ pub enum Placed {
     Refused,
 }
 
-/// From this size on the kernel counts a mapping, and by default refuses one that is larger than
-/// memory and swap together, as it does for the C library's allocator. It does not count smaller
-/// ones: it merges them, and would refuse a fork of a process with a mapping of such a size.
+/// The kernel counts mappings of this size or more: by default it refuses one that is larger than
+/// memory and swap together, as it does for glibc. It is told not to count smaller ones: it merges
+/// neighbours, and would refuse to fork a process once the merged mapping is larger than that.
 const COUNTED_BYTES: usize = 1 << 30;
 
 /// Maps `bytes` of private anonymous memory at `start`, replacing no mapping. `fixed` is

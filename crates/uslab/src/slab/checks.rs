@@ -55,8 +55,9 @@ impl Slabs {
         true
     }
 
-    /// Takes a slab that was just put aside back, if the free that was between its steps has ended:
-    /// that thread may not have seen the list. The caller holds the lists' lock.
+    /// Lists a slab that was just put aside by its count again, if the free that was between its
+    /// steps has ended: that thread may have read the list before. The caller holds the lists'
+    /// lock.
     #[cold]
     pub(super) fn serve_if_counted(&self, lists: &mut Lists, slab: Slab) {
         // See `Slab::is_listed_as_full`.

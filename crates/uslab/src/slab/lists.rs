@@ -16,7 +16,6 @@ use crate::os::corruption::verify;
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::{self, PageIndex};
-use core::sync::atomic::Ordering::Relaxed;
 
 /// The lists of one of several groups publish each of their first 64 changes of partial slabs, and
 /// then every 64th.
@@ -229,9 +228,7 @@ impl Lists {
             && count < self.counts[from]
             && accepts(slab)
         {
-            // SAFETY: `&mut self` is the lists' lock, which guards this field; the caller accepts
-            // slabs of its own alone.
-            unsafe { (*slab.head()).list.store(List::Taking as u8, Relaxed) };
+            slab.set_list(List::Taking);
             (last, count, next) = (Some(slab), count + 1, slab.next());
         }
         let Some(last) = last else { return };
@@ -319,7 +316,7 @@ impl Lists {
                 next => (*Slab(PageIndex(next)).head()).prev = prev,
             }
             self.counts[old] -= 1;
-            (*head).list.store(List::None as u8, Relaxed);
+            slab.set_list(List::None);
         }
         true
     }
@@ -334,7 +331,7 @@ impl Lists {
         // SAFETY: as in `remove`.
         unsafe {
             let head = slab.head();
-            (*head).list.store(list as u8, Relaxed);
+            slab.set_list(list);
             let (next, prev) = match end {
                 End::First => (self.heads[new], NONE),
                 End::Last => (NONE, self.tails[new]),
@@ -348,7 +345,7 @@ impl Lists {
                 self,
                 "the ends of a list have no neighbour beyond",
             ) {
-                (*head).list.store(List::None as u8, Relaxed);
+                slab.set_list(List::None);
                 return;
             }
             ((*head).next, (*head).prev) = (next, prev);

@@ -87,6 +87,12 @@ impl Slab {
         unsafe { (*self.head()).list.load(Relaxed) }
     }
 
+    /// Notes the list that the slab stands in. The caller holds the lists' lock, or made the slab.
+    pub fn set_list(self, list: List) {
+        // SAFETY: as in `list`.
+        unsafe { (*self.head()).list.store(list as u8, Relaxed) };
+    }
+
     /// Whether the slab stands among the full ones, at some time after the caller counted a free in
     /// it: it is to be listed by its count again. Takes no lock.
     ///
@@ -149,7 +155,7 @@ impl Slab {
         // them.
         unsafe {
             let head = self.head();
-            (*head).list.store(List::None as u8, Relaxed);
+            self.set_list(List::None);
             (*head).group.store(group as u8, Relaxed);
             (*head).seen = TAKEN_FROM;
             (*head).next = NONE;

@@ -47,13 +47,13 @@ impl Slabs {
         (bytes / self.slab_bytes()) as u32
     }
 
-    /// Releases all empty slabs to the page layer; returns the bytes.
+    /// Releases all empty slabs to the page layer; returns the bytes of memory that they had.
     pub fn shrink(&self) -> usize {
         self.shrink_beyond(usize::MAX, |_| 0).1
     }
 
-    /// Bytes of empty slabs, with pages that have no memory, not counting the last slab of each
-    /// group: the next object may come from that one. Takes no lock.
+    /// Bytes of empty slabs, of which some pages may have no memory. Leaves out the last slab of
+    /// each group: the next object may come from that one. Takes no lock.
     pub fn spare_bytes(&self) -> usize {
         self.spare.load(Relaxed) * self.slab_bytes()
     }
@@ -80,7 +80,7 @@ impl Slabs {
     }
 
     /// Releases the empty slabs beyond each group's target, which halves each second; returns the
-    /// bytes.
+    /// bytes of memory that they had.
     pub fn shrink_to_target(&self) -> usize {
         self.shrink_beyond(usize::MAX, |lists| {
             lists.halve_target();

@@ -81,8 +81,8 @@ fn a_slab_put_aside_serves_again_after_any_free() {
     words::free(&slab.words(slabs.geometry())[index / 64], 1 << (index % 64));
     let other = take(slabs, 1);
     assert_eq!((slab.list(), record.slabs.load(Relaxed)), (List::Full as u8, 2));
-    // It counts the object, and no boundary of the lists is near. The next free is like this one's
-    // end: it sees the list.
+    // The thread counts the object; no boundary of the lists is near. The next free reads the list,
+    // as the end of that one would.
     words::add(slab.count(), 1);
     free(slabs, &objects[21..22]);
     assert_eq!(slab.list(), List::Partial as u8);
