@@ -100,8 +100,8 @@ pub(super) struct Buddy {
     collapse_cursor: usize,
     /// The chunk whose collapse is to come or under way.
     collapsing: Option<usize>,
-    /// Chunks with [`chunk::Advice::Revoked`], each of which splits a mapping.
-    pub revoked_chunks: usize,
+    /// Rows of chunks with [`chunk::Advice::Huge`]: each is a mapping of its own.
+    pub advised_rows: usize,
     /// Pages in use.
     used_pages: usize,
     /// Pages that were claimed of a run in several chunks; `used_pages` counts the run at its end.
@@ -130,7 +130,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         probes: Probes::new(),
         collapse_cursor: 0,
         collapsing: None,
-        revoked_chunks: 0,
+        advised_rows: 0,
         used_pages: 0,
         claimed_pages: 0,
         soft_pages: NO_LIMIT,
@@ -317,8 +317,7 @@ impl Buddy {
                     return placed;
                 }
                 Placed::Mapped => (at..at + done).for_each(|index| {
-                    // SAFETY: committed, and `&mut self` is the lock.
-                    self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Small);
+                    self.set_advice(index, Advice::Small);
                     self.with_chunk(index, |chunk| chunk.is_unmapped = false);
                 }),
                 Placed::Taken => {
@@ -345,12 +344,10 @@ impl Buddy {
             // The kernel takes the memory from the node of the CPU that touches it first, or as the
             // policy has it.
             self.settle(index, home);
+            self.choose_backing(index, fill);
         }
         // SAFETY: as above; no other reference to the chunk lives.
         let chunk = unsafe { &mut *arena::chunk(index) };
-        if is_untouched {
-            self.choose_backing(index, chunk, fill);
-        }
         invariant!(
             home.policy() == arena::home_of_chunk(index).policy(),
             "pages of a policy's chunk serve that policy alone",

@@ -253,7 +253,7 @@ fn a_move_takes_the_advice_about_huge_pages_along() {
     let chunk = |index: usize| unsafe { &mut *arena::chunk(index) };
     let set = |run: &Run, advice: chunk::Advice| {
         let mut buddy = buddy::lock();
-        chunks(run).for_each(|index| buddy.set_advice(chunk(index), advice));
+        chunks(run).for_each(|index| buddy.set_advice(index, advice));
     };
     let all_are = |run: &Run, advice: chunk::Advice| {
         let _buddy = buddy::lock();

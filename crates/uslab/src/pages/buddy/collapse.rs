@@ -26,7 +26,6 @@
 //! fork between the test and the collapse makes one such copy, 2 MiB. A filter of the program's own
 //! that comes in between may refuse the call, or end the program for it.
 
-use super::huge::MAX_REVOKED;
 use super::{Buddy, arena, lock};
 use crate::os;
 use crate::os::config::HugePages;
@@ -104,8 +103,7 @@ impl Buddy {
         if !unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, true) } {
             return None;
         }
-        // SAFETY: committed, and `&mut self` is the lock.
-        self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Huge);
+        self.set_advice(index, Advice::Huge);
         self.with_chunk(index, Chunk::back_with_huge);
         self.collapsing = Some(index);
         Some(index)
@@ -134,8 +132,7 @@ impl Buddy {
             self.with_chunk(index, Chunk::break_huge);
             // SAFETY: the chunk has stayed mapped, and is the library's.
             if unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) } {
-                // SAFETY: committed, and `&mut self` is the lock; no other reference to it lives.
-                self.set_advice(unsafe { &mut *arena::chunk(index) }, advice);
+                self.set_advice(index, advice);
             }
         }
     }
@@ -165,7 +162,6 @@ impl Buddy {
             && !bound::is_bounded()
             && self.used_pages >= huge::MIN_USED_PAGES
             && self.has_room_for_huge()
-            && self.revoked_chunks < MAX_REVOKED / 2
             && !in_flight::is_any()
     }
 
@@ -175,7 +171,6 @@ impl Buddy {
         let committed = arena::chunks_committed();
         let from = self.collapse_cursor.max(FIRST_OWN.load(Relaxed));
         let end = committed.min(from.saturating_add(MAX_WALKED));
-        let mut asked = 0;
         let may_be = |&index: &usize| {
             // SAFETY: committed, and `&mut self` is the lock.
             let chunk = unsafe { &*arena::chunk(index) };
@@ -187,15 +182,17 @@ impl Buddy {
                 && chunk.dirty_pages == chunk.free_pages
                 && chunk.refused_in == 0
                 && !arena::home_of_chunk(index).has_policy()
+                && self.may_advise(index, true)
         };
+        let (mut asked, mut cursor) = (0, self.collapse_cursor);
         let found = (from..end).filter(may_be).take(MAX_ASKED).find(|&index| {
-            self.collapse_cursor = index + 1;
-            asked += 1;
+            (asked, cursor) = (asked + 1, index + 1);
             os::memory::resident_bytes::<CHUNK_BYTES>(arena::address_of_chunk(index)) == CHUNK_BYTES
         });
         if found.is_none() && asked < MAX_ASKED {
-            self.collapse_cursor = if end == committed { 0 } else { end };
+            cursor = if end == committed { 0 } else { end };
         }
+        self.collapse_cursor = cursor;
         found
     }
 }

@@ -16,41 +16,44 @@ use crate::pages::chunk::{Advice, Chunk, NONE};
 use crate::pages::policy::Locked;
 use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, Fill, bound, huge};
 
-/// Upper bound on the mappings that revoked advice may split, of the 65 530 that Linux gives a
-/// process: 8192.
-pub(super) const MAX_REVOKED: usize = 8192;
+/// Upper bound on the rows of chunks that have advice of their own, each of which may cost two of
+/// the 65 530 mappings that Linux gives a process: 8192.
+pub(super) const MAX_ADVISED_ROWS: usize = 8192;
 
 /// Free pages of a slab of 32 pages that do not cost its chunk the huge page.
 const MAX_KEPT_OF_SLAB: usize = 1;
 
 impl Buddy {
     /// Chooses what backs a wholly free chunk without memory, of which a run is about to be taken.
-    pub(super) fn choose_backing(&mut self, index: usize, chunk: &mut Chunk, fill: Fill) {
-        let is_wanted = self.wants_huge(fill);
-        let is_advised = match chunk.advice {
-            Advice::Small | Advice::Revoked => !is_wanted,
-            Advice::Huge => is_wanted,
+    /// The chunk stands in no list.
+    pub(super) fn choose_backing(&mut self, index: usize, fill: Fill) {
+        let mut is_huge = self.wants_huge(fill);
+        // SAFETY: committed, and `&mut self` is the lock.
+        let before = unsafe { (*arena::chunk(index)).advice };
+        let is_advised = match before {
+            Advice::Small | Advice::Revoked => !is_huge,
+            Advice::Huge => is_huge,
             Advice::Unknown => false,
         };
         if !is_advised {
             let start = arena::address_of_chunk(index);
             // SAFETY: the chunk is mapped, and ours.
-            let is_followed = unsafe { os::huge::advise(start, CHUNK_BYTES, is_wanted) };
-            if !is_followed && chunk.advice == Advice::Huge {
+            let advise = || unsafe { os::huge::advise(start, CHUNK_BYTES, is_huge) };
+            if self.may_advise(index, is_huge) && advise() {
+                self.set_advice(index, if is_huge { Advice::Huge } else { Advice::Small });
+            } else if before == Advice::Huge {
                 // The kernel keeps its advice, and backs the chunk with a huge page.
-                chunk.back_with_huge();
-            }
-            if !is_followed {
+                is_huge = true;
+            } else {
                 return;
             }
-            self.set_advice(chunk, if is_wanted { Advice::Huge } else { Advice::Small });
         }
-        if !is_wanted && fill == Fill::Sparse {
-            self.probes.note_small(index);
-        }
-        if is_wanted {
-            chunk.back_with_huge();
+        if is_huge {
+            // SAFETY: as above; no other reference to the chunk lives.
+            unsafe { (*arena::chunk(index)).back_with_huge() };
             self.policy.note_fresh(CHUNK_PAGES);
+        } else if fill == Fill::Sparse {
+            self.probes.note_small(index);
         }
     }
 
@@ -86,10 +89,27 @@ impl Buddy {
         self.held_pages() + self.claimed_pages + CHUNK_PAGES <= limit - limit / 8
     }
 
-    pub fn set_advice(&mut self, chunk: &mut Chunk, advice: Advice) {
-        let before = core::mem::replace(&mut chunk.advice, advice);
-        self.revoked_chunks += usize::from(advice == Advice::Revoked);
-        self.revoked_chunks -= usize::from(before == Advice::Revoked);
+    /// Notes the advice of a chunk.
+    pub fn set_advice(&mut self, index: usize, advice: Advice) {
+        self.advised_rows = self.advised_rows_after(index, advice == Advice::Huge);
+        // SAFETY: callers pass committed indices; `&mut self` is the lock.
+        unsafe { (*arena::chunk(index)).advice = advice };
+    }
+
+    /// Whether the advice may be given: not where it would cut the arena into too many mappings.
+    pub fn may_advise(&self, index: usize, is_huge: bool) -> bool {
+        self.advised_rows_after(index, is_huge) <= self.advised_rows.max(MAX_ADVISED_ROWS)
+    }
+
+    /// Rows of chunks with [`Advice::Huge`], counted by their ends, once chunk `index` has the
+    /// advice, or has it not.
+    fn advised_rows_after(&self, index: usize, is_huge: bool) -> usize {
+        // SAFETY: committed, and `&self` is the lock.
+        let is_advised = |index: usize| unsafe { (*arena::chunk(index)).advice == Advice::Huge };
+        let is_before = index > 0 && is_advised(index - 1);
+        let is_after = index + 1 < arena::chunks_committed() && is_advised(index + 1);
+        let ends = |is_huge: bool| usize::from(is_before && !is_huge) + usize::from(is_huge && !is_after);
+        self.advised_rows - ends(is_advised(index)) + ends(is_huge)
     }
 
     /// Part of the chunk is about to be purged, or was moved away: that splits its huge page.
@@ -98,9 +118,9 @@ impl Buddy {
     pub fn split(&mut self, index: usize) -> bool {
         self.with_chunk(index, Chunk::break_huge);
         // SAFETY: committed, and `&mut self` is the lock.
-        let chunk = unsafe { &mut *arena::chunk(index) };
-        let has_room = self.revoked_chunks < MAX_REVOKED;
-        let must_revoke = match chunk.advice {
+        let advice = unsafe { (*arena::chunk(index)).advice };
+        let has_room = self.may_advise(index, false);
+        let must_revoke = match advice {
             Advice::Huge => has_room,
             Advice::Unknown => has_room && os::huge::is_available(),
             Advice::Small => false,
@@ -108,21 +128,15 @@ impl Buddy {
             Advice::Revoked => self.is_collapsing(index),
         };
         if must_revoke {
-            self.set_advice(chunk, Advice::Revoked);
+            self.set_advice(index, Advice::Revoked);
         }
         must_revoke
-    }
-
-    /// The advice of a chunk is unknown from now on.
-    fn note_unknown(&mut self, index: usize) {
-        // SAFETY: callers pass committed indices; `&mut self` is the lock.
-        self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Unknown);
     }
 
     /// Notes that the kernel moved a mapping onto the chunks of a run, and its advice with it.
     pub fn note_moved(&mut self, first: PageIndex, pages: usize) {
         let (first, last) = (first.0 as usize, first.0 as usize + pages - 1);
-        (first / CHUNK_PAGES..=last / CHUNK_PAGES).for_each(|index| self.note_unknown(index));
+        (first / CHUNK_PAGES..=last / CHUNK_PAGES).for_each(|index| self.set_advice(index, Advice::Unknown));
         // The move split the huge page of a chunk of which the run is a part.
         if first % CHUNK_PAGES > 0 {
             self.with_chunk(first / CHUNK_PAGES, Chunk::break_huge);
@@ -179,6 +193,6 @@ pub fn revoke(index: usize) {
     // SAFETY: the caller holds a page of the chunk, which is therefore mapped.
     let is_followed = unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) };
     if !is_followed {
-        super::lock().note_unknown(index);
+        super::lock().set_advice(index, Advice::Unknown);
     }
 }

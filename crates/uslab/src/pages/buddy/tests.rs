@@ -274,3 +274,26 @@ fn a_fork_child_has_no_collapse_under_way() {
     assert!(os::fork::holds_in_child(|| lock().collapsing.is_none()));
     lock().collapsing = None;
 }
+
+#[test]
+fn advice_does_not_cut_the_arena_into_too_many_mappings() {
+    set_up!();
+    let run = crate::pages::alloc(6 * CHUNK_PAGES, 9, Temperature::Cold, Fill::Sparse).expect("there is room");
+    let first = run.first.0 as usize / CHUNK_PAGES + 1;
+    let mut buddy = lock();
+    let rows = buddy.advised_rows;
+    buddy.set_advice(first, Advice::Huge);
+    assert_eq!(buddy.advised_rows, rows + 1);
+    buddy.advised_rows += huge::MAX_ADVISED_ROWS;
+    assert!(buddy.may_advise(first + 1, true), "the row grows");
+    assert!(!buddy.may_advise(first + 2, true), "another row");
+    buddy.set_advice(first + 1, Advice::Huge);
+    buddy.set_advice(first + 2, Advice::Huge);
+    assert!(!buddy.may_advise(first + 1, false), "a hole cuts the row in two");
+    assert!(buddy.may_advise(first + 2, false), "the row shrinks");
+    buddy.advised_rows -= huge::MAX_ADVISED_ROWS;
+    (first..first + 3).for_each(|index| buddy.set_advice(index, Advice::Small));
+    assert_eq!(buddy.advised_rows, rows);
+    drop(buddy);
+    crate::pages::free(run.first, run.pages, Temperature::Cold);
+}

@@ -173,7 +173,7 @@ impl Buddy {
     pub(super) fn check(&self) -> Checked<Walked> {
         let mut walked = Walked { chunks: arena::chunks_committed(), ..Walked::default() };
         let (mut listed, mut dirty, mut locked, mut empty) = (0, 0, 0, 0);
-        let (mut huge, mut revoked) = (0, 0);
+        let (mut huge, mut rows, mut was_advised) = (0, 0, false);
         for index in 0..walked.chunks as u32 {
             let chunk = at(index);
             chunk.check()?;
@@ -184,7 +184,9 @@ impl Buddy {
             walked.free_pages += usize::from(chunk.free_pages);
             dirty += usize::from(chunk.dirty_pages);
             huge += if chunk.keeps_huge() { usize::from(chunk.dirty_pages) } else { 0 };
-            revoked += usize::from(chunk.advice == Advice::Revoked);
+            let is_advised = chunk.advice == Advice::Huge;
+            rows += usize::from(is_advised && !was_advised);
+            was_advised = is_advised;
             locked += if self.policy.is_locked(chunk) { usize::from(chunk.dirty_pages) } else { 0 };
         }
         let subject = self.subject();
@@ -196,7 +198,7 @@ impl Buddy {
         subject.equal(self.dirty_pages, dirty, "dirty pages are summed up")?;
         subject.equal(self.locked_pages, locked, "locked pages are summed up")?;
         subject.equal(self.huge_pages, huge, "free pages of huge pages in use are summed up")?;
-        subject.equal(self.revoked_chunks, revoked, "revoked advice is counted")?;
+        subject.equal(self.advised_rows, rows, "rows of chunks advised to be huge are counted")?;
         subject.equal(EMPTY_CHUNKS.load(Relaxed), empty, "chunks that can be unmapped are counted")?;
         let within_bound = walked.chunks * CHUNK_PAGES;
         subject.at_most(self.used_pages + walked.free_pages, within_bound, "no page is in use and free")?;
