@@ -4,6 +4,7 @@
 //!   docs/results/DATE/*.json ──┬─ report.html        every figure, with charts
 //!    (the latest folder)       ├─ README.md          machine, versions, claims
 //!                              ├─ ../README.md        the claims, between two markers
+//!                              ├─ README.md           of the project: programs, memory left
 //!                              ├─ ../order.md         slab orders, between two markers
 //!                              └─ ../order.svg        and as a picture
 //! ```
@@ -21,6 +22,8 @@ use std::process::{Command, Stdio};
 
 const FOLDER: &str = "docs/results";
 const README: &str = "docs/results/README.md";
+/// The first page that a user reads: it shows what whole programs take.
+const FIRST_PAGE: &str = "README.md";
 /// The page and the picture of suite `order`, made where the latest folder has that suite.
 const ORDERS: &str = "docs/results/order.md";
 const ORDERS_PICTURE: &str = "docs/results/order.svg";
@@ -31,8 +34,8 @@ pub const END: &str = "<!-- results:end -->";
 /// Arguments of `cargo xtask results`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fail where docs/results/README.md or the latest folder's pages differ from the results;
-    /// write nothing.
+    /// Fail where README.md, docs/results/README.md or the latest folder's pages differ from the
+    /// results; write nothing.
     #[arg(long, conflicts_with = "measure")]
     check: bool,
     /// Measure every suite in both modes into the folder of today first.
@@ -65,6 +68,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let table = bench(workspace, &["summary", name])?;
     let mut wanted = vec![
         page(workspace, README, &section(&date, &table))?,
+        page(workspace, FIRST_PAGE, &format!("\n{}\n", bench(workspace, &["summary", "--spread", name])?))?,
         (folder.join("README.md"), folder_page(&date, &bench(workspace, &["summary", "--facts", name])?)),
         (folder.join("report.html"), bench(workspace, &["report", name, "-o", "-"])?),
     ];

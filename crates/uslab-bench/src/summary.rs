@@ -1,14 +1,15 @@
 //! `uslab-bench summary`: the claims of the project as one Markdown table, from result files.
 //!
 //! A claim is a set of judged rows. Its line shows the row that is furthest from its target, and
-//! the number of rows that met theirs. README.md has this table between two markers; `cargo xtask
-//! results` puts it there and CI checks it. Must never: show a row of the fallback mode, or leave a
+//! the number of rows that met theirs. docs/results/README.md has this table between two markers;
+//! `cargo xtask results` puts it there and CI checks it. Must never: show a row of the fallback mode, or leave a
 //! claim out because it was missed or not measured.
 
 use crate::facts::{self, date};
 use crate::load::{self, Joined, Taken};
 use crate::overall;
 use crate::results::{About, QUICK_ROUNDS, Report, Role, Row, Skipped, Unit, Verdict};
+use crate::spread;
 use crate::table;
 use clap::ValueHint;
 use serde::Serialize;
@@ -25,6 +26,10 @@ pub struct Args {
     /// Put the machine, the build, the method and the versions before the table
     #[arg(long)]
     facts: bool,
+
+    /// Only how far the ratios to the best peer spread over whole programs and rows of memory
+    #[arg(long, conflicts_with = "facts")]
+    spread: bool,
 }
 
 /// Which rows a claim is made of: a suite, how the rows' ids begin, and how they end.
@@ -242,7 +247,8 @@ fn same(a: &Report, b: &Report) -> bool {
 
 /// The summary as Markdown.
 pub fn text(args: &Args) -> Result<String, String> {
-    Ok(markdown(&load::load(&args.results)?, args.facts))
+    let joined = load::load(&args.results)?;
+    Ok(if args.spread { spread::markdown(&joined) } else { markdown(&joined, args.facts) })
 }
 
 fn markdown(joined: &Joined, with_facts: bool) -> String {

@@ -278,7 +278,8 @@ fn a_fork_child_has_no_collapse_under_way() {
 #[test]
 fn advice_does_not_cut_the_arena_into_too_many_mappings() {
     set_up!();
-    let run = crate::pages::alloc(6 * CHUNK_PAGES, 9, Temperature::Cold, Fill::Sparse).expect("there is room");
+    let run =
+        crate::pages::alloc(6 * CHUNK_PAGES, 9, Temperature::Cold, Fill::Sparse).expect("there is room");
     let first = run.first.0 as usize / CHUNK_PAGES + 1;
     let mut buddy = lock();
     let rows = buddy.advised_rows;
