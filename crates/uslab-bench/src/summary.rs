@@ -2,8 +2,8 @@
 //!
 //! A claim is a set of judged rows. Its line shows the row that is furthest from its target, and
 //! the number of rows that met theirs. docs/results/README.md has this table between two markers;
-//! `cargo xtask results` puts it there and CI checks it. Must never: show a row of the fallback mode, or leave a
-//! claim out because it was missed or not measured.
+//! `cargo xtask results` puts it there and CI checks it. Must never: show a row of the fallback
+//! mode, or leave a claim out because it was missed or not measured.
 
 use crate::facts::{self, date};
 use crate::load::{self, Joined, Taken};
