@@ -112,8 +112,8 @@ pub enum Command {
 }
 
 const LONG_ABOUT: &str = "\
-Measures uslab beside mimalloc, jemalloc, snmalloc, rpmalloc and glibc, in one process and \
-one run; and beside gperftools and TBB where they are installed.
+Measures uslab beside mimalloc, jemalloc, snmalloc, rpmalloc and glibc in one run, most suites in \
+one process; and beside gperftools and TBB where they are installed.
 
 A row is one question, such as 64 objects of 256 bytes live at once. All contestants answer it in \
 short rounds, one after the other, again and again; the minimum of each is compared, as a ratio of \

@@ -63,7 +63,7 @@ fn header(text: &mut String, snapshot: &Snapshot, command: &str) {
     let _ = writeln!(text, "uslab: {command} (pid {}), {}", snapshot.pid, mode_line(snapshot));
     let _ = writeln!(
         text,
-        "heap:  {} used, {} dirty, {} committed, {} metadata; {cpus}, {nodes} node{}",
+        "heap:  {} used, {} dirty, {} mapped, {} metadata; {cpus}, {nodes} node{}",
         bytes(snapshot.used_bytes),
         bytes(snapshot.dirty_bytes),
         bytes(snapshot.committed_bytes),
@@ -183,7 +183,7 @@ mod tests {
         let snapshot = Image::sample().parse().expect("whole");
         let expected = "
 uslab: redis-server (pid 4711), rseq
-heap:  12.2 MiB used, 1 MiB dirty, 18 MiB committed, 152 KiB metadata; 8 CPUs, 1 node
+heap:  12.2 MiB used, 1 MiB dirty, 18 MiB mapped, 152 KiB metadata; 8 CPUs, 1 node
 large: 3 objects, 5 MiB; 19 ever
 
                                     objects                     sheaves   slow path

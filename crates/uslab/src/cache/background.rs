@@ -11,8 +11,8 @@
 //! without it: freeing threads purge and shrink. A fork child starts its own thread when it grows.
 //! `USLAB_REAPER=0` forbids the thread.
 //!
-//! The thread never holds a lock while it sleeps. It runs code of the program only after it was
-//! taken over, and only where the system refuses another thread for that. It ends when the first
+//! The thread never holds a lock while it sleeps. It runs callbacks of the program only if the hook
+//! `listen` runs on it and the system refuses the thread `uslab-shrink`. It ends when the first
 //! thread of the process does (`os/first.rs`), and no other one is started then.
 
 use super::ticks::Ticks;

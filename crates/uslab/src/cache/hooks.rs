@@ -21,7 +21,8 @@ use crate::sync::Rank;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
-/// Functions of the layers above. The core calls them without a lock, except those for fork.
+/// Functions of the layers above. The core calls them without a lock, except in a fork and where a
+/// cache ends.
 pub(crate) struct Hooks {
     /// Takes the locks of the layers above. Fork calls it after it took the barns' locks and before
     /// it takes the slab lists'.

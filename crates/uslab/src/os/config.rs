@@ -248,13 +248,12 @@ pub const VARIABLES: [Variable; 26] = [
         name: CPU_BYTES,
         read_by: "the library",
         values: "bytes",
-        default: "1572864 (1.5 MiB), or 1/64 of the memory of slabs divided by the CPUs, if that is more; \
-                  of sheaves larger than the default alone. Objects of 33 KiB to 1 MiB: 64 MiB \
-                  divided by the CPUs, but 4 to 16 MiB; a quarter of that in larger processes \
-                  without a background thread",
-        doc: "Upper bound on what the sheaves of one CPU hold, over all caches. The library then \
-              counts every sheaf of more than two objects. Objects of 33 KiB to 1 MiB have a second \
-              bound of that size.",
+        default: "1572864 (1.5 MiB), or 1/64 of the memory of slabs divided by the CPUs if that is more. \
+                  Objects above 32 KiB: 64 MiB divided by the CPUs, but 4 to 16 MiB; a quarter of \
+                  that in processes beyond 16 MiB without a background thread",
+        doc: "Upper bound on what the sheaves of one CPU hold, over all caches. By default sheaves \
+              above their first capacity count; with this variable all of more than two objects do. \
+              Objects above 32 KiB, up to 1 MiB, have a second bound of the same size.",
         is_harmless: true,
     },
     Variable {

@@ -10,9 +10,9 @@
 //! barn poor turns its bit off.
 //!
 //! Where CPUs free and allocate hundreds of objects by turns, their barn becomes rich and poor
-//! thousands of times a second, and the CPUs of the whole node would meet at the word. So a barn
-//! that its own CPUs emptied rests, each time twice as long, up to [`MAX_REST`] visits; one that
-//! other groups emptied does not.
+//! thousands of times a second, and all CPUs of the node would write the word of bits. So a barn
+//! that its own CPUs emptied keeps its bit off for a number of visits, which doubles each time, up
+//! to [`MAX_REST`]. A barn that other groups emptied does not wait.
 
 use super::CpuCache;
 use super::access::Home;
