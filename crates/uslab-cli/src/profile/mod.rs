@@ -10,6 +10,7 @@
 //! build ids come from the files that it has mapped.
 
 pub mod args;
+mod damage;
 pub mod dump;
 pub mod heap;
 mod pprof;
