@@ -124,6 +124,19 @@ fn a_second_signal_ends_the_command_though_the_process_hangs() {
 }
 
 #[test]
+fn commands_that_ask_at_the_same_time_get_a_profile_each() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.root.join("written");
+    fs::write(&file, dump("7", 100)).expect("written");
+    let running = sandbox.sleeper(&[DONE, ("FAKE_PROFILE", file.to_str().expect("UTF-8"))]);
+    let ask = |_| sandbox.uslab(&["profile", &running.pid()]).stdout(Stdio::null()).spawn().expect("started");
+    let asking: Vec<_> = (0..8).map(ask).collect();
+    for mut command in asking {
+        assert!(command.wait().expect("ended").success());
+    }
+}
+
+#[test]
 fn signals_act_as_usual_once_sampling_has_ended() {
     use std::os::unix::process::ExitStatusExt;
     let sandbox = Sandbox::new();
