@@ -15,6 +15,8 @@ use crate::process::printable;
 
 /// Letters of a function or path; more are cut.
 const MAX_LETTERS: usize = 4096;
+/// Places that are named at a time. Each takes long in a file that lost its pages.
+const CHUNK_PLACES: usize = 64;
 
 /// Adds function names, source lines and build ids.
 pub fn resolve(heap: &mut Heap) {
@@ -42,17 +44,19 @@ pub fn resolve(heap: &mut Heap) {
         let source = Source::Elf(Elf::new(&path));
         let within = |lines: &Vec<Line>| budget.allows(lines.iter().map(Line::text_bytes).sum());
         let named = |symbol: &Symbolized| symbol.as_sym().map(lines).filter(within).unwrap_or_default();
-        // The functions of a file that is damaged, or truncated meanwhile, stay unnamed.
-        let symbolize = || -> Option<Vec<Vec<Line>>> {
-            let found = symbolizer.symbolize(&source, Input::FileOffset(&offsets)).ok()?;
-            Some(found.iter().map(named).collect())
-        };
-        let Some(found) = caught(symbolize) else {
-            symbolizer = new();
-            continue;
-        };
-        for (&at, lines) in places.iter().zip(found.unwrap_or_default()) {
-            heap.locations[at].lines = lines;
+        for (places, offsets) in places.chunks(CHUNK_PLACES).zip(offsets.chunks(CHUNK_PLACES)) {
+            let symbolize = || -> Option<Vec<Vec<Line>>> {
+                let found = symbolizer.symbolize(&source, Input::FileOffset(offsets)).ok()?;
+                Some(found.iter().map(named).collect())
+            };
+            // The file is damaged, or was truncated: the rest of its functions stay unnamed.
+            let Some(Some(found)) = caught(symbolize) else {
+                symbolizer = new();
+                break;
+            };
+            for (&at, lines) in places.iter().zip(found) {
+                heap.locations[at].lines = lines;
+            }
         }
     }
 }
