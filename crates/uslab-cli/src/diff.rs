@@ -3,29 +3,61 @@
 //! Caches are matched by name and size, because ids differ between processes. So the files may also
 //! come from two runs of one program.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::path::Path;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::error::Category;
 
 use crate::args::Diff;
 use crate::failure::{FAILED, Failure, Outcome, print};
 use crate::input;
+use crate::layout::{MAX_RECORDS, NAME_BYTES};
 use crate::process::printable;
 use crate::text::bytes;
 
-/// Figures of the whole process, and their names on the page.
-const PROCESS: [(&str, &str); 5] = [
-    ("used_bytes", "used"),
-    ("large_bytes", "large objects"),
-    ("dirty_bytes", "dirty"),
-    ("committed_bytes", "committed"),
-    ("metadata_bytes", "metadata"),
-];
+/// The figures of a file, 0 where there are none, as in files of earlier versions. What else is in
+/// the file takes no memory.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Process {
+    format: u64,
+    used_bytes: u64,
+    large_bytes: u64,
+    dirty_bytes: u64,
+    committed_bytes: u64,
+    metadata_bytes: u64,
+    #[serde(deserialize_with = "caches")]
+    caches: Option<Caches>,
+}
+
+impl Process {
+    /// The figures of the whole process, with their names on the page.
+    fn figures(&self) -> [(&'static str, u64); 5] {
+        [
+            ("used", self.used_bytes),
+            ("large objects", self.large_bytes),
+            ("dirty", self.dirty_bytes),
+            ("committed", self.committed_bytes),
+            ("metadata", self.metadata_bytes),
+        ]
+    }
+}
 
 /// The figures of one cache.
-const OF_CACHE: [&str; 4] = ["user_bytes", "slab_bytes", "active_objects", "total_objects"];
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Cache<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    user_bytes: u64,
+    slab_bytes: u64,
+    active_objects: u64,
+    total_objects: u64,
+}
 
 /// A larger file is not what `uslab top` prints. One cache takes up to 1.7 KiB there, so all that
 /// can be take up to 110 MiB.
@@ -48,54 +80,65 @@ pub fn diff(options: &Diff) -> Outcome {
     print(text(&before, &after))
 }
 
-fn read(file: &Path) -> Result<Value, Failure> {
+fn read(file: &Path) -> Result<Process, Failure> {
     let fail = |reason: String| Failure::new(FAILED, format_args!("cannot use {}: {reason}", file.display()));
     let text = input::read(file, MAX_BYTES).map_err(|error| fail(error.to_string()))?;
-    let value: Value = serde_json::from_slice(&text).map_err(|error| fail(error.to_string()))?;
-    if value["format"] != 1 || !value["caches"].is_array() {
-        return Err(fail("it is not what `uslab info PID --json` prints".to_owned()));
+    parse(&text).map_err(fail)
+}
+
+fn parse(text: &[u8]) -> Result<Process, String> {
+    const NOT_FIGURES: &str = "it is not what `uslab info PID --json` prints";
+    let process: Process = serde_json::from_slice(text).map_err(|error| match error.classify() {
+        Category::Data => format!("{NOT_FIGURES}: {error}"),
+        _ => error.to_string(),
+    })?;
+    let is_known = process.format == 1 && process.caches.is_some();
+    if is_known { Ok(process) } else { Err(NOT_FIGURES.to_owned()) }
+}
+
+/// Adds up the caches of a list.
+fn caches<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Caches>, D::Error> {
+    struct List;
+    impl<'de> Visitor<'de> for List {
+        type Value = Caches;
+
+        fn expecting(&self, text: &mut fmt::Formatter) -> fmt::Result {
+            text.write_str("a list of caches")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Caches, A::Error> {
+            let mut found = Caches::new();
+            let mut count = 0;
+            while let Some(cache) = list.next_element::<Cache>()? {
+                count += 1;
+                if count > MAX_RECORDS {
+                    return Err(A::Error::custom(format_args!("more than {MAX_RECORDS} caches")));
+                }
+                let name: String = cache.name.chars().take(NAME_BYTES).collect();
+                let figures = found.entry((printable(&name), cache.user_bytes)).or_default();
+                let add = |sum: &mut i64, figure: u64| *sum = sum.saturating_add(signed(figure));
+                add(&mut figures.slab_bytes, cache.slab_bytes);
+                add(&mut figures.active_objects, cache.active_objects);
+                add(&mut figures.total_objects, cache.total_objects);
+            }
+            Ok(found)
+        }
     }
-    if let Some(name) = not_a_number(&value) {
-        return Err(fail(format!("its `{name}` is not a number")));
-    }
-    Ok(value)
+    deserializer.deserialize_seq(List).map(Some)
 }
 
-/// The name of the first figure that is there and is no number.
-fn not_a_number(process: &Value) -> Option<&'static str> {
-    let is_wrong = |of: &Value, name: &str| of.get(name).is_some_and(|figure| !figure.is_u64());
-    let caches = process["caches"].as_array().into_iter().flatten();
-    let of_caches = caches.flat_map(|cache| OF_CACHE.iter().map(move |&name| (cache, name)));
-    let mut all = PROCESS.iter().map(|&(name, _)| (process, name)).chain(of_caches);
-    all.find(|(of, name)| is_wrong(of, name)).map(|(_, name)| name)
+fn signed(figure: u64) -> i64 {
+    i64::try_from(figure).unwrap_or(i64::MAX)
 }
 
-/// A figure; 0 where there is none, as in files of earlier versions.
-fn figure(of: &Value, name: &str) -> i64 {
-    i64::try_from(of[name].as_u64().unwrap_or(0)).unwrap_or(i64::MAX)
-}
-
-fn caches(process: &Value) -> Caches {
-    let mut found = Caches::new();
-    for cache in process["caches"].as_array().into_iter().flatten() {
-        let name = printable(cache["name"].as_str().unwrap_or("?"));
-        let figures = found.entry((name, cache["user_bytes"].as_u64().unwrap_or(0))).or_default();
-        let add = |sum: &mut i64, name: &str| *sum = sum.saturating_add(figure(cache, name));
-        add(&mut figures.slab_bytes, "slab_bytes");
-        add(&mut figures.active_objects, "active_objects");
-        add(&mut figures.total_objects, "total_objects");
-    }
-    found
-}
-
-fn text(before: &Value, after: &Value) -> String {
+fn text(before: &Process, after: &Process) -> String {
     let mut text = String::new();
-    for (name, shown) in PROCESS {
-        let (then, now) = (figure(before, name), figure(after, name));
-        let size = |bytes_now: i64| bytes(u64::try_from(bytes_now).unwrap_or(0));
-        let _ = writeln!(text, "{shown:<14} {:>11} -> {:>11}  {}", size(then), size(now), change(now, then));
+    for ((shown, then), (_, now)) in before.figures().into_iter().zip(after.figures()) {
+        let change = change(signed(now), signed(then));
+        let _ = writeln!(text, "{shown:<14} {:>11} -> {:>11}  {change}", bytes(then), bytes(now));
     }
-    let (then, now) = (caches(before), caches(after));
+    let none = Caches::new();
+    let [then, now] = [before, after].map(|process| process.caches.as_ref().unwrap_or(&none));
     let mut changed: Vec<(&(String, u64), Figures, Figures)> = now
         .keys()
         .chain(then.keys().filter(|key| !now.contains_key(*key)))
@@ -141,8 +184,9 @@ fn change(now: i64, then: i64) -> String {
 mod tests {
     use super::*;
     use crate::json;
-    use crate::layout::{MAX_RECORDS, STATE_LIVE};
+    use crate::layout::STATE_LIVE;
     use crate::snapshot::tests::Image;
+    use serde_json::{Value, json};
 
     fn values() -> (Value, Value) {
         let mut snapshot = Image::sample().parse().expect("whole");
@@ -155,9 +199,14 @@ mod tests {
         (before, parsed(&snapshot))
     }
 
+    fn parse(value: &Value) -> Result<Process, String> {
+        super::parse(value.to_string().as_bytes())
+    }
+
     #[test]
     fn growth_comes_first_and_the_unchanged_is_left_out() {
         let (before, after) = values();
+        let (before, after) = (parse(&before).expect("figures"), parse(&after).expect("figures"));
         let expected = "\
 used              12.2 MiB ->    13.2 MiB  +1 MiB
 large objects        5 MiB ->       5 MiB  +0 B
@@ -194,13 +243,22 @@ malloc-1024                         1024      -32 KiB          -32          -32
     }
 
     #[test]
-    fn a_figure_that_is_no_number_is_named() {
+    fn what_does_not_hold_figures_is_refused() {
         let (mut before, _) = values();
-        assert_eq!(not_a_number(&before), None);
+        assert!(parse(&before).is_ok());
+        let reason = |value: &Value| parse(value).err().expect("refused");
         before["caches"][1]["slab_bytes"] = (-1).into();
-        assert_eq!(not_a_number(&before), Some("slab_bytes"));
-        before["dirty_bytes"] = "many".into();
-        assert_eq!(not_a_number(&before), Some("dirty_bytes"));
+        let start =
+            "it is not what `uslab info PID --json` prints: invalid value: integer `-1`, expected u64 at";
+        assert!(reason(&before).starts_with(start), "{}", reason(&before));
+        before["caches"] = vec![json!({}); MAX_RECORDS + 1].into();
+        assert!(reason(&before).contains("more than 65536 caches"), "{}", reason(&before));
+        for other in [json!({}), json!({"format": 2, "caches": []}), json!({"format": 1}), json!([])] {
+            assert!(reason(&other).starts_with("it is not what `uslab info"), "{other}");
+        }
+        // Elements that would take memory of their own are refused, and unknown ones skipped.
+        assert!(reason(&json!({"format": 1, "caches": [0, 0]})).contains("integer `0`"));
+        assert!(parse(&json!({"format": 1, "caches": [], "other": [0, 0]})).is_ok());
     }
 
     #[test]
@@ -208,6 +266,7 @@ malloc-1024                         1024      -32 KiB          -32          -32
         let (mut before, _) = values();
         let list = before["caches"].as_array_mut().expect("a list");
         list.push(list[0].clone());
-        assert_eq!(caches(&before)[&("malloc-64".to_owned(), 64)].total_objects, 2 * 76_800);
+        let caches = parse(&before).expect("figures").caches.expect("a list");
+        assert_eq!(caches[&("malloc-64".to_owned(), 64)].total_objects, 2 * 76_800);
     }
 }

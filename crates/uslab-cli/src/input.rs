@@ -14,6 +14,8 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{SFlag, fstat};
 use nix::sys::statfs::{FsType, fstatfs};
 
+use crate::process::directory;
+
 /// The most that one file may hold, unpacked. A profile with every place used takes 12 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
 
@@ -144,7 +146,7 @@ pub struct Identity {
 /// The process chose the path. So links lead where they lead inside its root, and nothing is opened
 /// before it is known to be a plain file: to open a device may have an effect, and a pipe waits.
 pub fn find_in_process(pid: u32, path: &str, identity: Identity) -> Option<Identified> {
-    let root = File::open(format!("/proc/{pid}/root")).ok()?;
+    let root = File::open(format!("{}/root", directory(pid))).ok()?;
     let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     identified(&root, path, resolve, identity)
 }

@@ -5,6 +5,7 @@
 //! cleaning up needs.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
@@ -26,11 +27,33 @@ pub fn alive(pid: i32) -> bool {
     kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)
 }
 
-/// Whether the process exists and has not ended.
+/// Whether the process exists and has not ended. Its first thread may have ended before the others.
 pub fn runs(pid: i32) -> bool {
-    let Ok(stat) = kernel_text(format!("/proc/{pid}/stat")) else { return alive(pid) };
-    let state = stat.rsplit_once(") ").and_then(|(_, after_name)| after_name.chars().next());
-    !matches!(state, Some('Z' | 'X'))
+    match state(&format!("/proc/{pid}")) {
+        Some('Z') => threads(pid).is_some_and(|threads| threads > 1),
+        Some('X') => false,
+        Some(_) => true,
+        None => alive(pid),
+    }
+}
+
+/// The letter for the state of a process or thread, by its directory in /proc.
+fn state(directory: &str) -> Option<char> {
+    let stat = kernel_text(format!("{directory}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The directory in /proc that shows the memory, the environment and the mounts of a process. It is
+/// the process's own unless its first thread has ended, which takes these from it. Then it is that
+/// of a thread which runs.
+pub fn directory(pid: impl Display) -> String {
+    let own = format!("/proc/{pid}");
+    if state(&own) != Some('Z') {
+        return own;
+    }
+    let threads = fs::read_dir(format!("{own}/task")).into_iter().flatten().flatten();
+    let mut threads = threads.filter_map(|thread| thread.path().into_os_string().into_string().ok());
+    threads.find(|thread| !matches!(state(thread), None | Some('Z' | 'X'))).unwrap_or(own)
 }
 
 /// A text of the kernel's. The names of files and threads in it may be any bytes: those that are
@@ -85,7 +108,7 @@ pub fn has_thread(pid: i32, name: &str) -> Option<bool> {
 /// read. In some filesystems a mapping shows another inode than the file.
 pub fn has_mapped(pid: i32, file: &File, name: &str) -> Option<bool> {
     let inode = file.metadata().ok()?.ino().to_string();
-    let maps = kernel_text(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty())?;
+    let maps = kernel_text(format!("{}/maps", directory(pid))).ok().filter(|maps| !maps.is_empty())?;
     let is_it = |line: &str| {
         // Addresses, permissions, offset, device, inode, path.
         let mut words = line.split_ascii_whitespace().skip(4);
@@ -149,14 +172,14 @@ fn inner(map: &str, user: u32) -> Option<u32> {
 
 /// Whether the process sees other mounts than this one: a path of its own may lead elsewhere here.
 pub fn has_other_mounts(pid: i32) -> bool {
-    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
-    of(&pid.to_string()).zip(of("self")).is_some_and(|(theirs, ours)| theirs != ours)
+    let of = |directory: &str| fs::read_link(format!("{directory}/ns/mnt")).ok();
+    of(&directory(pid)).zip(of("/proc/self")).is_some_and(|(theirs, ours)| theirs != ours)
 }
 
 /// What the kernel told the program at its start, random bytes' addresses included: it differs
 /// from one exec to the next, and a fork child has its parent's.
 pub fn auxiliary_vector(pid: i32) -> Option<Vec<u8>> {
-    kernel_bytes(format!("/proc/{pid}/auxv")).ok().filter(|bytes| !bytes.is_empty())
+    kernel_bytes(format!("{}/auxv", directory(pid))).ok().filter(|bytes| !bytes.is_empty())
 }
 
 /// Children that were forked and run the program of their parent, as far as the kernel tells: those
@@ -209,7 +232,7 @@ fn start_ticks(stat: &str) -> Option<u64> {
 /// A variable of the environment that the process was started with.
 pub fn environment_variable(pid: i32, name: &str) -> Option<OsString> {
     // A process chooses what the kernel shows as its environment, and how much.
-    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    let file = File::open(format!("{}/environ", directory(pid))).ok()?;
     let environment = read_whole(file.take(MAX_ENVIRONMENT_BYTES)).ok()?;
     environment.split(|&byte| byte == 0).find_map(|entry| {
         let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::process::kernel_text;
+use crate::process::{self, kernel_text};
 use crate::snapshot::Snapshot;
 
 /// Resident bytes of a process.
@@ -35,16 +35,16 @@ pub struct Arena {
 /// each GiB. Both figures come from that one walk. A process that may not be traced, or whose
 /// mappings change during each of several walks, shows only `/proc/PID/statm`.
 pub fn read(snapshot: &Snapshot) -> Option<Residence> {
-    let pid = snapshot.pid;
+    let directory = process::directory(snapshot.pid);
     let (start, base) = snapshot.arena;
     let end = base.saturating_add(snapshot.reserved_bytes);
     if base > 0
         && let Some(found) =
-            read_undisturbed(&format!("/proc/{pid}/smaps"), |maps| sum(maps, start, base, end))
+            read_undisturbed(&format!("{directory}/smaps"), |maps| sum(maps, start, base, end))
     {
         return Some(found);
     }
-    let statm = kernel_text(format!("/proc/{pid}/statm")).ok()?;
+    let statm = kernel_text(format!("{directory}/statm")).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(Residence {
         rss_bytes: pages.saturating_mul(snapshot.page_bytes.into()),
@@ -64,7 +64,7 @@ pub fn read_by_node(snapshot: &Snapshot) -> Option<ByNode> {
     if base == 0 {
         return None;
     }
-    let file = format!("/proc/{}/numa_maps", snapshot.pid);
+    let file = format!("{}/numa_maps", process::directory(snapshot.pid));
     read_undisturbed(&file, |maps| sum_by_node(maps, start, base, end))
 }
 

@@ -157,7 +157,7 @@ impl Place {
     /// The directory `told` of a process in a container. Links on the way lead where they lead
     /// inside the container, so that it cannot show this program another file.
     fn inside(pid: i32, told: &Path) -> Option<Place> {
-        let root = File::open(format!("/proc/{pid}/root")).ok()?;
+        let root = File::open(format!("{}/root", process::directory(pid))).ok()?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let how = OpenHow::new()
             .flags(flags)

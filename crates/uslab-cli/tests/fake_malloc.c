@@ -59,6 +59,7 @@ _Static_assert(sizeof(struct record) == 256 && sizeof(struct shrinker) == 128, "
 enum { REQUEST_OFFSET = 1024, ANSWER_OFFSET = 2048, SETTINGS_OFFSET = 3136, SHRINKERS_OFFSET = 4096, HEADER_BYTES = 4096 + 64 * 128, FILE_BYTES = 65 * (256 << 10) };
 
 static struct header *header;
+static char profile_path[4096 + 16];
 
 static unsigned setting(const char *name, unsigned otherwise) {
     const char *value = getenv(name);
@@ -86,7 +87,8 @@ static uint64_t boot_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Answers each request with the outcome FAKE_ANSWER, and what was asked. */
+/* Answers each request with the outcome FAKE_ANSWER, and what was asked. The file FAKE_PROFILE
+ * becomes the profile that is asked for; there must be none. */
 static void *serve(void *outcome) {
     struct request *request = (void *)((char *)header + REQUEST_OFFSET);
     struct answer *answer = (void *)((char *)header + ANSWER_OFFSET);
@@ -95,6 +97,8 @@ static void *serve(void *outcome) {
         if (number == answer->accepted) continue;
         __atomic_store_n(&answer->accepted, number, __ATOMIC_RELEASE);
         if (getenv("FAKE_DIES")) _exit(0);
+        const char *profile = getenv("FAKE_PROFILE");
+        if (profile && !strcmp(request->text, "dump") && link(profile, profile_path)) _exit(1);
         answer->outcome = (uint32_t)(uintptr_t)outcome;
         snprintf(answer->text, sizeof answer->text, "\033[1mverb %u, values %llu %llu, text %s, %s", request->verb,
                  (unsigned long long)request->values[0], (unsigned long long)request->values[1], request->text,
@@ -108,6 +112,7 @@ __attribute__((constructor)) static void start(void) {
     if (!directory || getenv("FAKE_SILENT")) return;
     char path[4096];
     snprintf(path, sizeof path, "%s/%d", directory, (int)getpid());
+    snprintf(profile_path, sizeof profile_path, "%s.profile", path);
     unlink(path);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, FILE_BYTES)) return;

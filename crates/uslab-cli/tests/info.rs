@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use support::{Sandbox, USLAB, is_root, outcome};
+use support::{Running, Sandbox, USLAB, is_root, outcome};
 
 #[test]
 fn a_process_is_shown_as_slabinfo_table_and_json() {
@@ -197,4 +197,35 @@ fn help_teaches() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(outcome(&mut sandbox.uslab(&["frobnicate"])).0, 2);
     assert_eq!(outcome(&mut sandbox.uslab(&[])).0, 2);
+}
+
+#[test]
+fn a_process_whose_first_thread_ended_runs() {
+    let sandbox = Sandbox::new();
+    let program = sandbox.root.join("program");
+    let source = program.with_extension("c");
+    let text = "#include <pthread.h>\n#include <unistd.h>\n\
+                static void *work(void *unused) { sleep(60); return unused; }\n\
+                int main(void) { pthread_t t; pthread_create(&t, 0, work, 0); pthread_exit(0); }\n";
+    fs::write(&source, text).expect("written");
+    let path = |of: &std::path::Path| of.to_str().expect("UTF-8").to_owned();
+    support::compile(&["-pthread", &path(&source), "-o", &path(&program)]);
+    let mut command = sandbox.uslab(&["run", "--", &path(&program)]);
+    let running = Running(command.env("FAKE_ANSWER", "1").spawn().expect("started"));
+    let pid = running.pid();
+    let stat = format!("/proc/{pid}/stat");
+    support::wait_until("its first thread ends", || {
+        fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(" (program) Z "))
+    });
+    // The directory that it was told stands in its environment.
+    let (code, _, err) = outcome(sandbox.uslab(&["info", &pid]).env_remove("USLAB_SNAPSHOT"));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["top", &pid, "--json", "-i", "0.05"]));
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(value["event"].is_null() && value["parts"]["rss_bytes"].as_u64() > Some(0));
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["validate", &pid]));
+    assert!(code == 0 && out.contains("in time"), "{out}{err}");
+    drop(running);
+    assert!(outcome(&mut sandbox.uslab(&["info", &pid])).2.contains("no such process"));
 }

@@ -124,6 +124,43 @@ fn a_second_signal_ends_the_command_though_the_process_hangs() {
 }
 
 #[test]
+fn commands_that_ask_at_the_same_time_get_a_profile_each() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.root.join("written");
+    fs::write(&file, dump("7", 100)).expect("written");
+    let running = sandbox.sleeper(&[DONE, ("FAKE_PROFILE", file.to_str().expect("UTF-8"))]);
+    let ask = |_| sandbox.uslab(&["profile", &running.pid()]).stdout(Stdio::null()).spawn().expect("started");
+    let asking: Vec<_> = (0..8).map(ask).collect();
+    for mut command in asking {
+        assert!(command.wait().expect("ended").success());
+    }
+}
+
+#[test]
+fn signals_act_as_usual_once_sampling_has_ended() {
+    use std::os::unix::process::ExitStatusExt;
+    let sandbox = Sandbox::new();
+    let running = profiled(&sandbox);
+    let pipe = sandbox.root.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        let file = sandbox.snapshots.join(format!("{}.profile", running.pid()));
+        fs::write(file, dump(&running.pid(), 100)).expect("written");
+        let mut command = sandbox.uslab(&["profile", &running.pid(), "--for", "10ms", "-o"]);
+        let mut asking = command.arg(&pipe).stderr(Stdio::piped()).spawn().expect("started");
+        let mut errors = BufReader::new(asking.stderr.take().expect("a pipe"));
+        errors.read_line(&mut String::new()).expect("readable");
+        let asking = &mut Running(asking).0;
+        // It waits for a reader of the pipe; signals that come before have ended the sampling.
+        support::wait_until("it ends", || {
+            kill(Pid::from_raw(asking.id() as i32), signal).expect("sent");
+            asking.try_wait().expect("watched").is_some()
+        });
+        assert_eq!(asking.wait().expect("ended").signal(), Some(signal as i32));
+    }
+}
+
+#[test]
 fn profiles_are_compared_and_converted() {
     let sandbox = Sandbox::new();
     let file = |name: &str| sandbox.root.join(name).to_str().expect("UTF-8").to_owned();

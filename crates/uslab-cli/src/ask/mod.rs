@@ -38,6 +38,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 struct Answered {
     outcome: u32,
     text: String,
+    /// Holds the lock: no other command asks before this is dropped.
+    _locked: File,
 }
 
 /// `uslab validate`.
@@ -91,12 +93,12 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
     if text.len() >= REQUEST_TEXT_BYTES || text.contains('\0') {
         return Err(fail(format!("the names are longer than {} bytes", REQUEST_TEXT_BYTES - 1)));
     }
-    let Found { file, snapshot, path, .. } = &find_open(pid, copy, true)?;
+    let Found { file, snapshot, path, .. } = find_open(pid, copy, true)?;
     if snapshot.finished {
         return Err(fail(format!("{} has ended", process::described(pid))));
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if process::has_mapped(pid, file, &name) == Some(false) {
+    if process::has_mapped(pid, &file, &name) == Some(false) {
         let who = process::described(pid);
         return Err(fail(format!("{who} has executed another program, which does not run under uslab")));
     }
@@ -114,16 +116,16 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
         }
     }
     let broken = |error: io::Error| fail(format!("cannot use the snapshot of process {pid}: {error}"));
-    let number = send(file, timeout, verb, values, text).map_err(broken)?;
+    let number = send(&file, timeout, verb, values, text).map_err(broken)?;
     let start = Instant::now();
     loop {
-        if answer_word(file, offset_of!(Answer, answered)).map_err(broken)? == number {
+        if answer_word(&file, offset_of!(Answer, answered)).map_err(broken)? == number {
             return answer(file).map_err(broken);
         }
         if !process::runs(pid) {
             return Err(fail(format!("process {pid} ended before it answered")));
         }
-        let is_at_work = answer_word(file, offset_of!(Answer, accepted)).map_err(broken)? == number;
+        let is_at_work = answer_word(&file, offset_of!(Answer, accepted)).map_err(broken)? == number;
         // Perhaps the process took the request up just before the deadline, and answers after this
         // test.
         let patience = timeout + if is_at_work { WORK } else { 10 * PAUSE };
@@ -131,7 +133,7 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
             return Err(fail(if is_at_work {
                 format!("{} is still at work after {} s", process::described(pid), patience.as_secs())
             } else {
-                unanswered(snapshot, timeout)
+                unanswered(&snapshot, timeout)
             }));
         }
         sleep(PAUSE);
@@ -191,10 +193,10 @@ fn answer_word(file: &File, place: usize) -> io::Result<u32> {
     Ok(u32::from_ne_bytes(word))
 }
 
-fn answer(file: &File) -> io::Result<Answered> {
+fn answer(file: File) -> io::Result<Answered> {
     let mut text = [0; ANSWER_TEXT_BYTES];
     file.read_exact_at(&mut text, (ANSWER_OFFSET + offset_of!(Answer, text)) as u64)?;
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
-    let outcome = answer_word(file, offset_of!(Answer, outcome))?;
-    Ok(Answered { outcome, text: printable(&String::from_utf8_lossy(text)) })
+    let outcome = answer_word(&file, offset_of!(Answer, outcome))?;
+    Ok(Answered { outcome, text: printable(&String::from_utf8_lossy(text)), _locked: file })
 }

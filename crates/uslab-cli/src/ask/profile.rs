@@ -26,7 +26,8 @@ pub fn request(asked: &Asked, text: &str) -> Result<String, Failure> {
 pub fn dump(asked: &Asked) -> Result<String, Failure> {
     let found = find_open(asked.pid, asked.copy, false)?;
     let asked = &Asked { copy: Some(found.snapshot.copy), ..*asked };
-    request(asked, "dump")?;
+    // Until the file is read, no other command may have it written anew.
+    let _answered = ask(asked, layout::VERB_PROFILE, [0; 2], "dump")?.allowed()?;
     read(&found, asked.pid).map_err(|error| {
         Failure::new(FAILED, format_args!("cannot read the profile of process {}: {error}", asked.pid))
     })

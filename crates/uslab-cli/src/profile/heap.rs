@@ -69,6 +69,13 @@ pub struct Line {
     pub line: u32,
 }
 
+impl Line {
+    /// Bytes of its texts.
+    pub fn text_bytes(&self) -> usize {
+        self.function.len() + self.file.len()
+    }
+}
+
 /// A file that is mapped into the process, to be executed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
@@ -98,6 +105,10 @@ pub struct Heap {
     /// It holds differences of two profiles.
     pub is_difference: bool,
 }
+
+/// Memory that a frame of a stack takes besides its texts, and a stack besides its frames.
+const FRAME_BYTES: usize = 64;
+const SITE_BYTES: usize = 320;
 
 /// Functions in which programs enter the allocator.
 const ENTRIES: [&str; 18] = [
@@ -185,11 +196,14 @@ impl Heap {
     /// Refuses a profile whose call stacks would take too much memory when they are spelled out,
     /// as every format but pprof's does: few names can make many long stacks.
     pub fn check_size(&self) -> Result<(), String> {
-        let of_line = |line: &Line| line.function.len() + line.file.len() + 8;
-        let of_location = |location: &Location| location.lines.iter().map(of_line).sum::<usize>().max(32);
+        let of_line = |line: &Line| line.text_bytes() + FRAME_BYTES;
+        // One without a name is shown by its file and offset.
+        let of_location =
+            |location: &Location| location.lines.iter().map(of_line).sum::<usize>().max(32 + FRAME_BYTES);
         let sizes: Vec<usize> = self.locations.iter().map(of_location).collect();
         let of_site = |site: &Site| -> usize {
-            site.cache.len() + site.locations.iter().filter_map(|&at| sizes.get(at)).sum::<usize>()
+            let of_frames = site.locations.iter().filter_map(|&at| sizes.get(at)).sum::<usize>();
+            SITE_BYTES + site.cache.len() + of_frames
         };
         match self.sites.iter().map(of_site).fold(0, usize::saturating_add) {
             0..=MAX_TEXT_BYTES => Ok(()),
@@ -261,6 +275,9 @@ mod tests {
     fn few_names_in_many_stacks_are_refused() {
         let mut heap = sample();
         assert_eq!(heap.check_size(), Ok(()));
+        let size = super::FRAME_BYTES + heap.locations[1].lines[0].text_bytes();
+        heap.sites[0].locations = vec![1; MAX_TEXT_BYTES / size];
+        assert!(heap.check_size().is_err(), "frames take more memory than their names");
         heap.locations[1].lines[0].function = "x".repeat(1 << 20);
         heap.sites[0].locations = vec![1; MAX_TEXT_BYTES >> 20];
         assert_eq!(heap.check_size(), Err("its call stacks take more than 256 MiB".to_owned()));

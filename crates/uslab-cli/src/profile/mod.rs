@@ -10,6 +10,7 @@
 //! build ids come from the files that it has mapped.
 
 pub mod args;
+mod damage;
 pub mod dump;
 pub mod heap;
 mod pprof;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use crate::ask;
 use crate::ask::args::Asked;
 use crate::failure::{FAILED, Failure, Outcome, complain, print};
-use crate::record::signals;
+use crate::record::signals::Signals;
 use crate::{input, output, process};
 use args::{Format, Profile};
 use heap::Heap;
@@ -109,11 +110,11 @@ fn from_process(options: &Profile) -> Result<Loaded, Failure> {
         return parsed(ask::profile::dump(&asked)?, options.pid).map_err(fail);
     };
     // A signal that came earlier, or is not caught, would leave sampling on.
-    let signals =
-        signals().map_err(|error| Failure::new(FAILED, format_args!("cannot watch for signals: {error}")))?;
+    let signals = Signals::watch()
+        .map_err(|error| Failure::new(FAILED, format_args!("cannot watch for signals: {error}")))?;
     ask::profile::request(&asked, &start(options))?;
     complain(&format!("sampling for {:.0} s, or until Ctrl-C", duration.as_secs_f64().max(1.0)));
-    let _ = signals.recv_timeout(duration.max(Duration::from_millis(1)));
+    signals.wait(duration.max(Duration::from_millis(1)));
     let text = ask::profile::dump(&asked);
     let stopped = ask::profile::request(&asked, "stop");
     if let Err(failure) = &stopped

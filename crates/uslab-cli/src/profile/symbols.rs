@@ -4,27 +4,19 @@
 //! used only if it still is the one that was mapped, by its inode; one that was replaced meanwhile
 //! would give wrong names. The process chooses the paths: see [`crate::input`].
 
-use std::panic::{self, AssertUnwindSafe, catch_unwind};
-
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 
+use super::damage::caught;
 use super::heap::{Heap, Line, MAX_TEXT_BYTES, Mapping};
 use crate::input::{Budget, Identified, find_here, find_in_process};
 use crate::process::printable;
 
 /// Letters of a function or path; more are cut.
 const MAX_LETTERS: usize = 4096;
-
-/// Calls `parse`; `None`, without a message, if it panics.
-fn caught<T>(parse: impl FnOnce() -> T) -> Option<T> {
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| {}));
-    let result = catch_unwind(AssertUnwindSafe(parse));
-    panic::set_hook(hook);
-    result.ok()
-}
+/// Places that are named at a time. Each takes long in a file that lost its pages.
+const CHUNK_PLACES: usize = 64;
 
 /// Adds function names, source lines and build ids.
 pub fn resolve(heap: &mut Heap) {
@@ -44,23 +36,25 @@ pub fn resolve(heap: &mut Heap) {
         let Some(file) = file_of(mapping, heap.pid) else { continue };
         let path = file.path();
         files.push(file);
-        if let Ok(Some(id)) = read_elf_build_id(&path) {
+        if let Some(Ok(Some(id))) = caught(|| read_elf_build_id(&path)) {
             mapping.build_id = id.iter().map(|byte| format!("{byte:02x}")).collect();
         }
         let offset = |address: u64| address.wrapping_sub(mapping.start).wrapping_add(mapping.file_offset);
         let offsets: Vec<u64> = places.iter().map(|&at| offset(heap.locations[at].address)).collect();
         let source = Source::Elf(Elf::new(&path));
-        // A damaged file may make the library panic. The functions of that file stay unnamed.
-        let symbolize = || symbolizer.symbolize(&source, Input::FileOffset(&offsets));
-        let Some(result) = caught(symbolize) else {
-            symbolizer = new();
-            continue;
-        };
-        let Ok(found) = result else { continue };
-        for (&at, symbol) in places.iter().zip(&found) {
-            let lines = symbol.as_sym().map(lines).unwrap_or_default();
-            let bytes = lines.iter().map(|line| line.function.len() + line.file.len()).sum();
-            if budget.allows(bytes) {
+        let within = |lines: &Vec<Line>| budget.allows(lines.iter().map(Line::text_bytes).sum());
+        let named = |symbol: &Symbolized| symbol.as_sym().map(lines).filter(within).unwrap_or_default();
+        for (places, offsets) in places.chunks(CHUNK_PLACES).zip(offsets.chunks(CHUNK_PLACES)) {
+            let symbolize = || -> Option<Vec<Vec<Line>>> {
+                let found = symbolizer.symbolize(&source, Input::FileOffset(offsets)).ok()?;
+                Some(found.iter().map(named).collect())
+            };
+            // The file is damaged, or was truncated: the rest of its functions stay unnamed.
+            let Some(Some(found)) = caught(symbolize) else {
+                symbolizer = new();
+                break;
+            };
+            for (&at, lines) in places.iter().zip(found) {
                 heap.locations[at].lines = lines;
             }
         }

@@ -7,19 +7,15 @@
 pub mod args;
 pub mod counts;
 pub mod format;
+pub mod signals;
 mod watch;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::{FAILED, Failure, Outcome, complain};
 use crate::find::note_copies;
@@ -27,6 +23,7 @@ use crate::process;
 use crate::text::{bytes, mode_name};
 use args::Record;
 use format::{FORMAT, Header, Writer};
+use signals::Signals;
 use watch::{Seen, Watch};
 
 /// Time between two samples unless given.
@@ -51,7 +48,7 @@ pub fn record(options: &Record) -> Outcome {
     let path = &options.output;
     let broken =
         |error: io::Error| Failure::new(FAILED, format_args!("cannot write {}: {error}", path.display()));
-    let signals = signals().map_err(broken)?;
+    let signals = Signals::watch().map_err(broken)?;
     let is_new = !path.try_exists().unwrap_or(true);
     // A record with a sample is of use; a file without one is not.
     let broken_at_first = |error: io::Error| {
@@ -93,11 +90,9 @@ pub fn record(options: &Record) -> Outcome {
         }
         let wait = wait.saturating_sub(turn.elapsed());
         let left = options.duration.map(|duration| duration.saturating_sub(began.elapsed()));
-        match signals.recv_timeout(left.map_or(wait, |left| left.min(wait))) {
-            Err(RecvTimeoutError::Timeout) if left.is_none_or(|left| left > wait) => {}
-            // The record reaches to its end: one more sample.
-            _ => is_last = true,
-        }
+        let has_signal = signals.wait(left.map_or(wait, |left| left.min(wait)));
+        // The record reaches to its end: one more sample.
+        is_last = has_signal || left.is_some_and(|left| left <= wait);
     };
     let file = writer.finish().map_err(broken)?;
     if let Some(reason) = reason {
@@ -111,29 +106,6 @@ fn summary(samples: u64, time: Duration, path: &Path, file: &File) -> String {
     let size = file.metadata().map_or(0, |data| data.len());
     let s = if samples == 1 { "" } else { "s" };
     format!("{samples} sample{s} in {:.1} s: {} in {}", time.as_secs_f64(), bytes(size), path.display())
-}
-
-/// A second Ctrl-C within this time is the first one, passed on by another program.
-const SAME: Duration = Duration::from_millis(500);
-
-/// A message for the first signal that ends the command, which from now on does not end it at once.
-/// A second Ctrl-C does, while there is a receiver: what the first signal began may hang.
-pub fn signals() -> io::Result<Receiver<i32>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let (sender, receiver) = channel();
-    thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut first = None;
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
-                break;
-            }
-            let first: &Instant = first.get_or_insert_with(Instant::now);
-            if signal == SIGINT && first.elapsed() > SAME {
-                let _ = emulate_default_handler(signal);
-            }
-        }
-    })?;
-    Ok(receiver)
 }
 
 /// CPU time of this thread.

@@ -208,7 +208,7 @@ fn figures(cache: &Cache) -> (Definition, CacheFigures) {
 
 /// The resident bytes of the snapshot's process.
 fn resident(snapshot: &Snapshot) -> Option<u64> {
-    let statm = kernel_text(format!("/proc/{}/statm", snapshot.pid)).ok()?;
+    let statm = kernel_text(format!("{}/statm", process::directory(snapshot.pid))).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(pages.saturating_mul(snapshot.page_bytes.into()))
 }
