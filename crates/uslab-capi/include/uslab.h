@@ -244,7 +244,7 @@ void *uslab_realloc(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((
 void *uslab_aligned_alloc(size_t align, size_t size) USLAB_NOEXCEPT
     USLAB_ATTRIBUTE((malloc, alloc_size(2)));
 
-/* uslab_malloc and uslab_aligned_alloc with flags of an allocation. EINVAL: also an unknown flag. */
+/* uslab_malloc and uslab_aligned_alloc with flags of an allocation. EINVAL: or an unknown flag. */
 void *uslab_malloc_flags(size_t size, unsigned flags) USLAB_NOEXCEPT
     USLAB_ATTRIBUTE((malloc, alloc_size(1)));
 void *uslab_aligned_alloc_flags(size_t align, size_t size, unsigned flags) USLAB_NOEXCEPT
