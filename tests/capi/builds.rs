@@ -124,11 +124,38 @@ fn the_soname_is_that_of_the_link() {
     assert_eq!(link, PathBuf::from(format!("libuslab.so.{VERSION}")));
 }
 
+/// The first block of the guide in this language.
+fn guides(language: &str) -> String {
+    let guide = std::fs::read_to_string(root().join("docs/guide/c.md")).expect("the guide");
+    let code = guide.split(&format!("```{language}\n")).nth(1).expect("a block");
+    code.split("```").next().expect("the code of the block").to_owned()
+}
+
+/// The C++ lines of the guide, unchanged, with what their program would have beside them.
+#[test]
+fn the_guides_cxx_lines() {
+    let code = guides("cpp");
+    let (includes, lines): (Vec<&str>, Vec<&str>) = code.lines().partition(|line| line.starts_with('#'));
+    let text = format!(
+        "{}
+         struct session {{ int id; char peer[60]; }};
+         struct {{
+             std::size_t size() const {{ return 0; }}
+             std::size_t drop(std::size_t n) {{ return n; }}
+         }} parsed;
+         int main() {{ {}\n return one->id != 1; }}\n",
+        includes.join("\n"),
+        lines.join("\n"),
+    );
+    let scratch = Scratch::new("guide-cxx");
+    let source = scratch.write("lines.cpp", text).display().to_string();
+    Program::new(program("guide-cxx", &source, "c++17", Link::Static)).run_clean(&scratch, Mode::Plain);
+}
+
 /// The first program of the guide, unchanged.
 #[test]
 fn the_guides_first_program() {
-    let guide = std::fs::read_to_string(root().join("docs/guide/c.md")).expect("the guide");
-    let code = guide.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a program");
+    let code = guides("c");
     let scratch = Scratch::new("guide");
     let source = scratch.write("first.c", code).display().to_string();
     for (name, link) in [("first-shared", Link::Shared), ("first-static", Link::Static)] {

@@ -53,6 +53,29 @@ fn headers_compile_as_cxx() {
     all_compile(&["uslab.h", "uslab.hpp", "uslab/kmem.h"], &CXX, "cpp", &["c++17", "c++20", "c++2b"]);
 }
 
+/// The bound of `kstrndup` may lie beyond the array that holds the string. gcc would warn of that
+/// only where it inlines the call.
+#[test]
+fn a_bound_beyond_the_string_is_no_fault() {
+    let scratch = Scratch::new("bound");
+    let text = r#"#include <uslab/kmem.h>
+        int main(void)
+        {
+            char text[16];
+            strcpy(text, "xx");
+            kfree(kstrndup(text, 64, GFP_KERNEL));
+            return 0;
+        }
+        "#;
+    let source = scratch.write("bound.c", text).display().to_string();
+    let include = format!("-I{}", prefix().join("include").display());
+    let object = scratch.join("bound.o").display().to_string();
+    let args = ["-O2", "-Wall", "-Wextra", "-Werror", &include, "-c", &source, "-o", &object];
+    for (compiler, package) in C {
+        compile(compiler, package, &args.map(String::from));
+    }
+}
+
 /// `uslab.hpp` works without run-time type information too.
 #[test]
 fn the_cxx_header_needs_no_rtti() {

@@ -19,7 +19,10 @@ static void good_sizes(void)
 static void kernels_sizes(void)
 {
     for (size_t size = 16; size <= (8 << 20); size *= 2) {
-        unsigned char *memory = kzalloc(size, GFP_KERNEL);
+        unsigned char *memory = kmalloc(size, GFP_ATOMIC);
+        CHECK(memory != NULL && (uintptr_t)memory % size == 0);
+        kfree(memory);
+        memory = kzalloc(size, GFP_KERNEL);
         CHECK(memory != NULL && (uintptr_t)memory % size == 0);
         memset(memory, 1, size);
         memory = krealloc(memory, 2 * size, GFP_KERNEL | __GFP_ZERO);

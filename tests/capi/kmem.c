@@ -175,7 +175,7 @@ static void kmallocs(void)
         p = (char *)krealloc(p, 2 * size, GFP_KERNEL);
         CHECK(p != NULL && ((uintptr_t)p & (2 * size - 1)) == 0);
         p = (char *)krealloc(p, 4 * size, GFP_NOWAIT);
-        CHECK(p != NULL && (size > 1 << 19 || ((uintptr_t)p & (4 * size - 1)) == 0));
+        CHECK(p != NULL && ((uintptr_t)p & (4 * size - 1)) == 0);
         kfree(p);
     }
     p = (char *)kzalloc(8 << 20, GFP_KERNEL);
@@ -208,6 +208,39 @@ static void kmallocs(void)
     objects[1] = kvmalloc_node(64, GFP_KERNEL, NUMA_NO_NODE);
     objects[2] = NULL;
     kfree_bulk(3, objects);
+}
+
+/* Free pages that start anywhere serve aligned objects too, with reclaim and without. */
+static void alignment(void)
+{
+    static const gfp_t kinds[] = {GFP_KERNEL, GFP_ATOMIC, GFP_NOFS, GFP_ATOMIC | __GFP_ZERO};
+    size_t size, i;
+    for (i = 0; i < 4; i++) {
+        char *before = (char *)kmalloc(300 * 4096, GFP_KERNEL), *first, *p;
+        CHECK(before != NULL);
+        memset(before, 1, 300 * 4096);
+        first = (char *)kmalloc(10 * 4096, GFP_KERNEL);
+        kfree(before);
+        before = (char *)kmalloc(10 * 4096, GFP_KERNEL);
+        CHECK(first != NULL && before != NULL);
+        for (size = 1 << 16; size <= 8u << 20; size *= 2) {
+            p = (char *)kmalloc(size, kinds[i]);
+            CHECK(p != NULL && ((uintptr_t)p & (size - 1)) == 0);
+            CHECK((kinds[i] & __GFP_ZERO) == 0 || is_zero(p, size));
+            memset(p, 1, size);
+            kfree(p);
+            p = (char *)krealloc(kmalloc(size / 2 + 1, kinds[i]), size, kinds[i]);
+            CHECK(p != NULL && ((uintptr_t)p & (size - 1)) == 0);
+            kfree(p);
+        }
+        kfree(before);
+        kfree(first);
+        before = (char *)kmalloc(3 << 20, GFP_KERNEL);
+        p = (char *)kmalloc(4 << 20, kinds[i]);
+        CHECK(p != NULL && ((uintptr_t)p & ((4 << 20) - 1)) == 0);
+        kfree(p);
+        kfree(before);
+    }
 }
 
 static unsigned long entries = 1000;
@@ -358,6 +391,7 @@ int main(void)
     flags();
     caches();
     kmallocs();
+    alignment();
     by_type();
     shrinkers();
     limits();

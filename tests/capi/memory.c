@@ -52,6 +52,13 @@ static void sizes(void)
         void *p = uslab_aligned_alloc(size, 100);
         CHECK(p != NULL && (uintptr_t)p % size == 0);
         uslab_free_aligned_sized(p, size, 100);
+        p = uslab_aligned_alloc_flags(size, 100000, USLAB_ZERO);
+        CHECK(p != NULL && (uintptr_t)p % size == 0 && all_are(p, 0, 100000));
+        memset(p, 0x11, 100000);
+        uslab_free_aligned_sized(p, size, 100000);
+        p = uslab_aligned_alloc_flags(size, 100000, USLAB_ZERO | USLAB_NORECLAIM);
+        CHECK(p != NULL && (uintptr_t)p % size == 0 && all_are(p, 0, 100000));
+        uslab_free_aligned_sized(p, size, 100000);
     }
 }
 
@@ -66,6 +73,10 @@ static void errors(void)
     CHECK_FAILS(uslab_aligned_alloc(24, 8), EINVAL);
     CHECK_FAILS(uslab_aligned_alloc(0, 8), EINVAL);
     CHECK_FAILS(uslab_aligned_alloc((size_t)1 << 62, 8), ENOMEM);
+    CHECK_FAILS(uslab_aligned_alloc_flags(64, 8, 0x80000000u), EINVAL);
+    CHECK_FAILS(uslab_aligned_alloc_flags(24, 8, 0), EINVAL);
+    CHECK_FAILS(uslab_aligned_alloc_flags(24, 1 << 20, USLAB_NORECLAIM | USLAB_ZERO), EINVAL);
+    CHECK_FAILS(uslab_aligned_alloc_flags((size_t)1 << 62, 8, USLAB_NORECLAIM | USLAB_ZERO), ENOMEM);
     CHECK_FAILS(uslab_malloc_bulk(8, 1, NULL), EINVAL);
     CHECK_FAILS(uslab_malloc_bulk(hidden((size_t)-1 / 2), 2, p), ENOMEM);
     CHECK(uslab_malloc_bulk(8, 0, NULL));

@@ -207,6 +207,8 @@ void resources()
 {
     uslab::memory_resource one, other;
     CHECK(one == other);
+    /* A derived resource would equal its base, and yet allocate in another way. */
+    static_assert(std::is_final_v<uslab::memory_resource>);
     std::pmr::map<std::pmr::string, std::pmr::vector<int>> map(&one);
     for (int i = 0; i < 1000; ++i) map.try_emplace(std::pmr::string(100, static_cast<char>('a' + i % 26)), 100, i);
     CHECK(map.size() == 26);
@@ -247,6 +249,11 @@ void shrinkers()
     CHECK(entries.size() == 5000);
     uslab::shrinker never("never", [] { return std::size_t{3}; }, [](std::size_t) { return uslab::shrink_stop; });
     (void)uslab_reclaim(static_cast<std::size_t>(-1));
+    std::size_t left = 100;
+    uslab::shrinker generic("generic", [&](auto...) { return left; },
+                            [&](auto n) { return left -= n < left ? n : left, n; });
+    (void)uslab_reclaim(static_cast<std::size_t>(-1));
+    CHECK(left == 0);
 }
 
 } // namespace

@@ -10,10 +10,12 @@
 #include <string.h>
 #include <uslab.h>
 
+enum { TEXT_BYTES = 500 };
+
 struct answer {
     struct answer *newer, *older;
     unsigned question;
-    char text[500];
+    char text[TEXT_BYTES];
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -37,12 +39,12 @@ static void link_newest(struct answer *a)
     answers++;
 }
 
-/* Returns the answer to a question; makes it if the cache has none. (A real cache would use a hash
- * table.) */
-static const char *ask(unsigned question)
+/* Copies the answer to a question to `text`, and makes it if the cache has none. Returns false if
+ * there is no memory. Without the lock the shrinker may free the answer at any time, on any thread.
+ * (A real cache would use a hash table.) */
+static bool ask(unsigned question, char text[TEXT_BYTES])
 {
     struct answer *a;
-    const char *text = NULL;
     (void)pthread_mutex_lock(&lock);
     for (a = ends.older; a != &ends && a->question != question; a = a->older)
         ;
@@ -58,10 +60,10 @@ static const char *ask(unsigned question)
     }
     if (a != NULL) {
         link_newest(a);
-        text = a->text;
+        (void)snprintf(text, TEXT_BYTES, "%s", a->text);
     }
     (void)pthread_mutex_unlock(&lock);
-    return text;
+    return a != NULL;
 }
 
 static size_t count(void *context, const uslab_shrink_control *control)
@@ -93,6 +95,7 @@ int main(void)
     uslab_shrinker *shrinker;
     unsigned question;
     size_t given;
+    char text[TEXT_BYTES];
     /* This program shows what its own request frees. A system that is short of memory would ask for
      * 2 MiB or more besides, so no source is watched. Other programs leave the sources on. */
     memset(&sources, 0, sizeof sources);
@@ -111,7 +114,7 @@ int main(void)
         return 1;
     }
     for (question = 0; question < 5000; question++)
-        if (ask(question) == NULL) return 1;
+        if (!ask(question, text)) return 1;
 
     printf("%zu answers\n", (size_t)answers);
     given = uslab_reclaim(1 << 20);

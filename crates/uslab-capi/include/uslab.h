@@ -244,9 +244,11 @@ void *uslab_realloc(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((
 void *uslab_aligned_alloc(size_t align, size_t size) USLAB_NOEXCEPT
     USLAB_ATTRIBUTE((malloc, alloc_size(2)));
 
-/* uslab_malloc with flags of an allocation. EINVAL: an unknown flag. ENOMEM. */
+/* uslab_malloc and uslab_aligned_alloc with flags of an allocation. EINVAL: or an unknown flag. */
 void *uslab_malloc_flags(size_t size, unsigned flags) USLAB_NOEXCEPT
     USLAB_ATTRIBUTE((malloc, alloc_size(1)));
+void *uslab_aligned_alloc_flags(size_t align, size_t size, unsigned flags) USLAB_NOEXCEPT
+    USLAB_ATTRIBUTE((malloc, alloc_size(2)));
 
 /* As uslab_free, for memory of this section only, not of a heap or cache: the pointer is not looked
  * up. `size` (and `align`) must be exactly those of the last (re)allocation. NULL is allowed. */
@@ -300,10 +302,10 @@ void  uslab_heap_free(uslab_heap *heap, void *pointer) USLAB_NOEXCEPT;
 /* Figures of one heap. They are exact while no thread uses the heap. */
 typedef struct uslab_heap_stats {
     size_t   type_size;        /* sizeof(uslab_heap_stats), set by the caller */
-    uint64_t objects;          /* live, of at most 32 KiB */
+    uint64_t objects;          /* live, of at most 32 KiB, aligned to at most 4 KiB */
     uint64_t object_bytes;     /* theirs, in bytes of their size classes */
     uint64_t slab_bytes;       /* of all slabs */
-    uint64_t large_objects;    /* live, beyond 32 KiB */
+    uint64_t large_objects;    /* live, all others */
     uint64_t large_bytes;      /* theirs, in whole pages */
 } uslab_heap_stats;
 
@@ -411,8 +413,7 @@ int uslab_set_huge_pages(unsigned huge_pages) USLAB_NOEXCEPT;
  * time, and as many larger ones; 0 is 64. The first call fixes it, and installs a handler of
  * SIGSEGV, in front of the one that the program has then; a handler that the program installs later
  * replaces it. Objects up to 1 KiB are guarded only if no such object was allocated before the
- * first call. ENOMEM: no memory for the slots, or the handler was refused. May lock and make system
- * calls. */
+ * first call. ENOMEM: no memory for the slots, or the handler was refused. */
 int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
 
 /* Guards no more allocations. Those that are guarded stay so. */
@@ -465,8 +466,7 @@ typedef struct uslab_pressure_options {
     size_t   type_size; /* sizeof(uslab_pressure_options) */
     unsigned systemd;   /* the file that the service manager names in MEMORY_PRESSURE_WATCH; if it
                            names one, psi is not watched as well */
-    unsigned psi;       /* stalls (PSI) of the process's cgroup, of one above it, or of the
-                           system */
+    unsigned psi;       /* stalls (PSI) of the process's cgroup, one above it, or the system */
     unsigned cgroup;    /* headroom below memory.high and memory.max of the cgroup and of those
                            above it */
     unsigned log;       /* 1: a line on standard error for each source that is looked for, and for

@@ -239,7 +239,10 @@ public:
         struct place {
             uslab_sheaf *from;
             T *memory;
-            ~place() { uslab_sheaf_free(from, memory); }
+            ~place()
+            {
+                if (memory != nullptr) uslab_sheaf_free(from, memory);
+            }
         } unused{handle_, allocate()};
         ::new (static_cast<void *>(unused.memory)) T(std::forward<Arguments>(arguments)...);
         return unique_ptr(std::exchange(unused.memory, nullptr), deleter(handle_));
@@ -271,7 +274,7 @@ private:
 
 /* std::pmr on uslab_malloc. All objects of this class are one resource: each may free the memory of
  * another. They compare equal, unless run-time type information is switched off. Throws. */
-class memory_resource : public std::pmr::memory_resource {
+class memory_resource final : public std::pmr::memory_resource {
     void *do_allocate(std::size_t bytes, std::size_t align) override
     {
         void *memory = align <= small_align ? uslab_malloc(bytes) : uslab_aligned_alloc(align, bytes);
@@ -526,7 +529,7 @@ inline constexpr std::size_t shrink_stop = static_cast<std::size_t>(-1); // USLA
 /*
  * A shrinker of two callables. `count()` returns how many entries could go. `scan(n)` frees up to n
  * entries and returns how many it freed, or shrink_stop. Either may take a
- * `const uslab_shrink_control &` instead.
+ * `const uslab_shrink_control &` instead. A `scan` that takes anything gets n.
  *
  * The callables run on any thread that reclaims, one call at a time. An exception from them ends
  * the program. The destructor waits for a running callback; a callback must not run it.
@@ -542,17 +545,17 @@ public:
         auto options = detail::sized<uslab_shrinker_options>();
         options.count = [](void *context, const uslab_shrink_control *control) noexcept -> std::size_t {
             auto &count_entries = static_cast<state *>(context)->count;
-            if constexpr (std::is_invocable_v<Count &, const uslab_shrink_control &>)
-                return count_entries(*control);
-            else
+            if constexpr (std::is_invocable_v<Count &>)
                 return count_entries();
+            else
+                return count_entries(*control);
         };
         options.scan = [](void *context, const uslab_shrink_control *control) noexcept -> std::size_t {
             auto &free_entries = static_cast<state *>(context)->scan;
-            if constexpr (std::is_invocable_v<Scan &, const uslab_shrink_control &>)
-                return free_entries(*control);
-            else
+            if constexpr (std::is_invocable_v<Scan &, std::size_t>)
                 return free_entries(control->nr_to_scan);
+            else
+                return free_entries(*control);
         };
         options.context = owned.get();
         options.seeks = seeks;

@@ -27,7 +27,8 @@ extern "C" fn uslab_malloc_flags(size: usize, flags: c_uint) -> *mut c_void {
         };
         return object.cast();
     }
-    let object = if zero { malloc::zeroed_noreclaim(size) } else { malloc::malloc_noreclaim(size) };
+    let object =
+        if zero { malloc::zeroed_noreclaim(malloc::ALIGN, size) } else { malloc::malloc_noreclaim(size) };
     object.cast()
 }
 
@@ -55,6 +56,28 @@ unsafe extern "C" fn uslab_free(pointer: *mut c_void) {
 #[unsafe(no_mangle)]
 extern "C" fn uslab_aligned_alloc(align: usize, size: usize) -> *mut c_void {
     malloc::aligned_alloc_for::<malloc::Program>(align, size).cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_aligned_alloc_flags(align: usize, size: usize, flags: c_uint) -> *mut c_void {
+    if flags & !ALLOC_FLAGS != 0 {
+        return failure::null(libc::EINVAL);
+    }
+    let zero = flags & USLAB_ZERO != 0;
+    if flags & USLAB_NORECLAIM != 0 {
+        let object = if zero {
+            malloc::zeroed_noreclaim(align, size)
+        } else {
+            malloc::aligned_alloc_noreclaim(align, size)
+        };
+        return object.cast();
+    }
+    let object = malloc::aligned_alloc_for::<malloc::Program>(align, size);
+    if zero && !object.is_null() {
+        // SAFETY: the object was just allocated and has at least `size` bytes.
+        unsafe { object.write_bytes(0, size) };
+    }
+    object.cast()
 }
 
 /// # Safety

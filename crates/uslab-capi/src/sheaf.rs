@@ -133,8 +133,9 @@ unsafe fn is_sheaf(sheaf: *mut Handle<Sheaf>) -> bool {
 /// `sheaf` must be null or a sheaf that no other thread uses meanwhile.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_sheaf_alloc(sheaf: *mut Handle<Sheaf>, flags: c_uint) -> *mut c_void {
+    // A pop never reclaims, so USLAB_NORECLAIM concerns the slow path alone.
     // SAFETY: the caller's promise; the words of a sheaf that lives.
-    if flags == 0 && unsafe { is_sheaf(sheaf) } {
+    if flags & !USLAB_NORECLAIM == 0 && unsafe { is_sheaf(sheaf) } {
         // SAFETY: as above; null or a window of the sheaf, which is the caller's alone.
         if let Some(object) = unsafe { (*sheaf).value.window.as_ref().and_then(|window| window.pop()) } {
             return object.as_ptr().cast();

@@ -14,8 +14,7 @@
  *               of accounting are 0. Debugging flags are honoured, but for SLAB_DEBUG_OBJECTS and
  *               SLAB_KASAN, which are 0 as in a kernel built without them.
  *   Nodes       Functions that name a node return memory of any node.
- *   kmalloc     Powers of two up to 1 GiB are aligned to themselves. Without reclaim they are
- *               aligned to 2 MiB at most, and to 16 bytes in a debugged or hardened process.
+ *   kmalloc     Powers of two up to 1 GiB are aligned to themselves.
  *   Errors      NULL and errno, or -ENOMEM where the kernel returns int. No function returns an
  *               ERR_PTR.
  *   Shrinkers   One node, no memory cgroups: `nid` is 0 and `memcg` NULL. `gfp_mask` is GFP_KERNEL.
@@ -341,11 +340,10 @@ static inline void *kmalloc(size_t size, gfp_t gfp)
         size_t bytes = (gfp & __GFP_ZERO) != 0 ? uslab_good_size(size) : size;
         object = uslab_malloc_flags(bytes, uslab_kmem_flags(gfp));
         if (object != NULL && (gfp & __GFP_ZERO) != 0 && bytes == size) uslab_kmem_zero_behind(object, size);
-        /* Beyond 2 MiB, and in a debugged or hardened process. */
-        if (!uslab_kmem_is_aligned(object, size) && uslab_kmem_may_shrink(gfp)) {
+        /* Beyond 32 KiB, and in a debugged or hardened process. */
+        if (!uslab_kmem_is_aligned(object, size)) {
             uslab_free(object);
-            object = uslab_aligned_alloc(size, size);
-            if (object != NULL && (gfp & __GFP_ZERO) != 0) memset(object, 0, size);
+            object = uslab_aligned_alloc_flags(size, size, uslab_kmem_flags(gfp));
         }
     } while (object == NULL && uslab_kmem_again(gfp));
     return object;
@@ -486,7 +484,9 @@ static inline char *kstrdup(const char *from, gfp_t gfp)
 /* Copies at most `max_bytes` bytes of the string, and a NUL. */
 static inline char *kstrndup(const char *from, size_t max_bytes, gfp_t gfp)
 {
-    const char *end = from == NULL ? NULL : (const char *)memchr(from, 0, max_bytes);
+    const char *end;
+    __asm__("" : "+r"(max_bytes)); /* the string may be shorter, which a compiler warns of */
+    end = from == NULL ? NULL : (const char *)memchr(from, 0, max_bytes);
     return kmemdup_nul(from, end == NULL ? max_bytes : (size_t)(end - from), gfp);
 }
 

@@ -63,16 +63,17 @@ pub fn malloc_noreclaim(size: usize) -> *mut u8 {
     aligned_alloc_noreclaim(ALIGN, size)
 }
 
-/// [`malloc_noreclaim`], zeroed. Fresh memory of an object beyond 1 MiB is not written.
-pub fn zeroed_noreclaim(size: usize) -> *mut u8 {
-    if Class::of(size).is_none() && Medium::of(size).is_none() {
-        return match large::alloc_with(size, ALIGN, large::Reclaim::No, Family::Malloc) {
+/// [`aligned_alloc_noreclaim`], zeroed. Fresh memory of a large object is not written.
+pub fn zeroed_noreclaim(align: usize, size: usize) -> *mut u8 {
+    let has_class = Class::of_aligned(size, align).is_some() || Medium::of_aligned(size, align).is_some();
+    if align.is_power_of_two() && !has_class {
+        return match large::alloc_with(size, align, large::Reclaim::No, Family::Malloc) {
             // SAFETY: the object was just allocated and has at least `size` bytes.
             Some(object) => unsafe { large::zeroed(object, size) },
             None => out_of_memory(),
         };
     }
-    let object = malloc_noreclaim(size);
+    let object = aligned_alloc_noreclaim(align, size);
     if !object.is_null() {
         // SAFETY: as above.
         unsafe { object.write_bytes(0, size) };
@@ -245,12 +246,13 @@ extern "C" fn report_double_free(pointer: *mut u8) {
     }
 }
 
-/// As [`free`], for memory that [`malloc`], [`calloc`] or [`realloc`] returned for this `size`.
-/// Neither looks the pointer up nor tests it. For Rust, whose types guarantee the size.
+/// As [`free`], for memory that [`malloc`], [`calloc`] or [`realloc`] returned for this `size`, not
+/// of a heap or cache. Neither looks the pointer up nor tests it. For Rust, whose types guarantee
+/// the size.
 ///
 /// # Safety
-/// As [`free`]. `pointer` must not be null, and a wrong size puts the object into the wrong cache.
-/// Misuse is reported at the latest when the object reaches its slab.
+/// As [`free`]. `pointer` must not be null. A wrong size, or an object of a heap or cache, puts the
+/// object into the wrong cache. Misuse is reported at the latest when the object reaches its slab.
 #[inline(always)]
 pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
     let Some(slots) = small::slots_for(size) else {
@@ -320,7 +322,7 @@ unsafe extern "C" fn free_looked_up<const FAMILY: u8>(pointer: *mut u8, size: us
     unsafe { free_slow_sized::<FAMILY>(pointer, size) };
 }
 
-/// As [`free_sized`], for memory of [`aligned_alloc`].
+/// As [`free_sized`], for memory of [`aligned_alloc`], not of a heap or cache.
 ///
 /// # Safety
 /// As [`free_sized`]; `align` must be the alignment of the allocation.
@@ -416,8 +418,8 @@ extern "C" fn aligned_alloc_slow<C: Caller>(align: usize, size: usize) -> *mut u
 /// [`malloc`]. Size 0 is an ordinary size.
 ///
 /// An object stays in place while its size class stays the same, so [`free_sized`] with the last
-/// size is correct. Large objects grow into free pages behind them, or their pages are moved
-/// instead of copied.
+/// size is correct, unless the object is of a heap or cache. Large objects grow into free pages
+/// behind them, or their pages are moved instead of copied.
 ///
 /// # Safety
 /// As [`free`], unless null is returned.

@@ -49,13 +49,13 @@ pub struct Heap {
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapStats {
-    /// Live objects of at most 32 KiB.
+    /// Live objects of at most 32 KiB, aligned to at most 4 KiB.
     pub objects: usize,
     /// Their bytes, as their size classes round them up.
     pub object_bytes: usize,
     /// Bytes of all slabs.
     pub slab_bytes: usize,
-    /// Live objects beyond 32 KiB.
+    /// All other live objects.
     pub large_objects: usize,
     /// Their bytes, in whole pages.
     pub large_bytes: usize,
