@@ -9,8 +9,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -82,6 +85,49 @@ static void returns(int wanted) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
+static int grows_and_loses_proc(void *wanted) {
+    grows(wanted);
+    return chroot("/dev") == 0 ? 8 : 7;
+}
+
+/* The same where the child cannot list its threads, if it has the privilege to get there. */
+static void returns_without_proc(int wanted) {
+    static char stack[1 << 18];
+    int status = -1;
+    pid_t child = clone(grows_and_loses_proc, stack + sizeof stack, SIGCHLD, &wanted);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) >= 7);
+}
+
+static atomic_int is_counting = 1;
+
+static void *counts(void *rounds) {
+    while (is_counting) {
+        mallinfo2();
+        ++*(atomic_int *)rounds;
+    }
+    return NULL;
+}
+
+/* A child that calls `exit` ends, whatever locks the parent's other thread held. */
+static void exits(void) {
+    enum { CHILDREN = 300 };
+    static atomic_int rounds;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, counts, &rounds) == 0);
+    while (rounds == 0) sched_yield();
+    for (int n = 0; n < CHILDREN; n++) {
+        pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            alarm(LIMIT_S / 2);
+            exit(0);
+        }
+        expect_clean(child);
+    }
+    is_counting = 0;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 /* The lowest number of the library's descriptors; the program's are below. */
 enum { KEPT_FROM = 64 };
 
@@ -130,7 +176,9 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "thread") == 0)
         has_its_own_thread(wanted);
     else if (strcmp(argv[1], "returns") == 0)
-        returns(wanted);
+        returns(wanted), returns_without_proc(wanted);
+    else if (strcmp(argv[1], "exits") == 0)
+        exits();
     else if (strcmp(argv[1], "descriptors") == 0)
         has_no_descriptors(wanted);
     else

@@ -9,8 +9,8 @@
 //!
 //! A child with a copy of the memory may start the background thread, for which a return from its
 //! function is no end of the process: the C library ends the thread alone. So such a child ends the
-//! process when its function returns and the background thread is the only other one. All other
-//! calls go to the C library as they are.
+//! process when its function returns and the background thread is the only other one, or where
+//! `/proc` cannot tell. All other calls go to the C library as they are.
 
 use core::ffi::{c_int, c_void};
 use uslab::internal::entry as malloc;

@@ -35,17 +35,60 @@ pub fn at_load() {
 
 /// Finds the loader's function at the first call, since most programs never call it. The lookup
 /// takes the loader's lock, which the caller is about to take anyway.
+///
+/// Before glibc 2.34 `dlopen` is in libdl. Where the program was started without that library, and
+/// a plug-in brings it, neither `dlsym` nor `dlopen` is found.
 extern "C" fn find_next() {
     // SAFETY: the name is NUL-terminated; this object is one that the loader loaded.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
-    let found = if next.is_null() { (none as *const ()).cast_mut().cast() } else { next };
+    let found = if next.is_null() { (by_libc as *const ()).cast_mut().cast() } else { next };
     NEXT.store(found, Relaxed);
 }
 
-/// Stands in for a missing `dlopen`, in a program that cannot call it by that name.
-extern "C" fn none(_: *const c_char, _: c_int) -> *mut c_void {
-    ptr::null_mut()
+/// `dlopen` by the function of glibc before 2.34 that opens the C library's own plug-ins. It leaves
+/// no text for `dlerror`, and takes no null name.
+#[unsafe(naked)]
+extern "C" fn by_libc(file: *const c_char, flags: c_int) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        ".weak __libc_dlopen_mode",
+        // if (__libc_dlopen_mode == NULL) return NULL;
+        "mov rax, qword ptr [rip + __libc_dlopen_mode@GOTPCREL]",
+        "test rax, rax",
+        "jz 2f",
+        // if (file == NULL) file = "";
+        "lea rdx, [rip + {empty}]",
+        "test rdi, rdi",
+        "cmovz rdi, rdx",
+        // flags |= __RTLD_DLOPEN; goto *__libc_dlopen_mode;
+        "or esi, 0x80000000",
+        "jmp rax",
+        "2: ret",
+        empty = sym EMPTY,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        ".weak __libc_dlopen_mode",
+        // if (__libc_dlopen_mode == NULL) return NULL;
+        "adrp x16, :got:__libc_dlopen_mode",
+        "ldr x16, [x16, :got_lo12:__libc_dlopen_mode]",
+        "cbz x16, 2f",
+        // if (file == NULL) file = "";
+        "adrp x17, {empty}",
+        "add x17, x17, :lo12:{empty}",
+        "cmp x0, #0",
+        "csel x0, x17, x0, eq",
+        // flags |= __RTLD_DLOPEN; goto *__libc_dlopen_mode;
+        "orr w1, w1, #0x80000000",
+        "br x16",
+        "2: mov x0, #0",
+        "ret",
+        empty = sym EMPTY,
+    );
 }
+
+/// The name of the program itself.
+static EMPTY: c_char = 0;
 
 /// `dlopen(3)`, with the flags masked by [`PASSED`].
 #[unsafe(no_mangle)]

@@ -30,9 +30,8 @@ extern "C" fn at_load() {
 /// Allocation must keep working: destructors of other libraries run later.
 extern "C" fn at_unload() {
     uslab::debug::check_objects();
-    uslab::internal::account_all();
     uslab::internal::report_stats_at_exit();
-    uslab::internal::finish_snapshot();
+    uslab::internal::finish_at_exit();
     uslab::internal::write_profile_at_exit();
     uslab::internal::report_leaks_at_exit();
 }

@@ -8,7 +8,8 @@
 //! Without guard pages, and for all other signals, each function calls the next one of its name in
 //! the loader's order, which may be another preloaded library's. Before this library's constructor
 //! has found it, the C library's second name serves. A program that makes the system call itself
-//! replaces the library's handler.
+//! replaces the library's handler, as does one that calls glibc's other names: `bsd_signal`,
+//! `ssignal`, `sigset`, `sigvec` or `__sigaction`.
 //!
 //! All functions are async-signal-safe, as POSIX requires of `sigaction` and `signal`: `dlsym`,
 //! which is not, runs at load alone.

@@ -123,6 +123,17 @@ pub extern "C" fn vfork() -> c_int {
     );
 }
 
+/// glibc's second name of [`vfork`].
+#[cfg(target_env = "gnu")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn __vfork() -> c_int {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!("jmp {vfork}", vfork = sym vfork);
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!("b {vfork}", vfork = sym vfork);
+}
+
 extern "C" fn before(lent: &mut MaybeUninit<Lent>) -> bool {
     // A constructor that runs before this library's may call `vfork`; the mode must be known.
     malloc::choose_mode();

@@ -109,7 +109,7 @@ pub mod internal {
         reclaim::sources::Sources,
         rseq::{Pushed, Slot, dummy_slots, lend, pop, pop_bulk, push_bulk, push_tested},
         slab::Constructor,
-        stats::report_at_exit as report_stats_at_exit,
+        stats::{finish_at_exit, report_at_exit as report_stats_at_exit},
     };
     /// The malloc family, with entries for callers that are known.
     #[cfg(not(loom))]

@@ -43,7 +43,8 @@ impl From<GeometryError> for CreateError {
 }
 
 /// Why a cache was not destroyed: objects of it live, or lie in the sheaf of a
-/// [`LocalCache`](crate::LocalCache) that was forgotten.
+/// [`LocalCache`](crate::LocalCache) or [`Prefilled`](crate::Prefilled) that was forgotten. In a
+/// fork child also objects that other threads of the parent had in flight count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Busy {
     /// Their number.

@@ -259,9 +259,18 @@ impl Core {
 /// let cells = CELLS.local().unwrap();
 /// std::thread::spawn(move || cells.alloc());
 /// ```
+///
+/// Like the cache it takes objects of `T` alone, not of a type with shorter lifetimes:
+///
+/// ```compile_fail
+/// fn shortens<'a>(local: uslab::LocalCache<'a, &'static str>) -> uslab::LocalCache<'a, &'a str> {
+///     local
+/// }
+/// ```
 pub struct LocalCache<'a, T> {
     raw: RawLocal<'a>,
-    typed: PhantomData<fn() -> T>,
+    /// Invariant, as [`super::Cache`] is.
+    typed: PhantomData<fn(T) -> T>,
 }
 
 impl<'a, T> LocalCache<'a, T> {
@@ -278,7 +287,7 @@ impl<'a, T> LocalCache<'a, T> {
     /// As [`RawLocal::free`]; does not drop the value.
     ///
     /// # Safety
-    /// As [`RawLocal::free`].
+    /// As [`super::Cache::free`].
     #[inline(always)]
     pub unsafe fn free(&self, object: NonNull<T>) {
         // SAFETY: the caller's promise.
@@ -296,7 +305,7 @@ impl<'a, T> LocalCache<'a, T> {
     /// As [`RawLocal::free_bulk`]; drops no value.
     ///
     /// # Safety
-    /// As [`RawLocal::free`], for each object.
+    /// As [`super::Cache::free`], for each object.
     #[inline]
     pub unsafe fn free_bulk(&self, objects: &[*mut T]) {
         // SAFETY: as above; the caller's promise.

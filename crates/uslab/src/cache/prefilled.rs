@@ -138,9 +138,18 @@ impl Drop for RawPrefilled<'_> {
 }
 
 /// A private sheaf of a [`super::Cache`]; see [`RawPrefilled`].
+///
+/// Its objects are of `T` alone, not of a type with shorter lifetimes:
+///
+/// ```compile_fail
+/// fn shortens<'a>(sheaf: uslab::Prefilled<'a, &'static str>) -> uslab::Prefilled<'a, &'a str> {
+///     sheaf
+/// }
+/// ```
 pub struct Prefilled<'a, T> {
     raw: RawPrefilled<'a>,
-    typed: PhantomData<T>,
+    /// Invariant, as [`super::Cache`] is.
+    typed: PhantomData<fn(T) -> T>,
 }
 
 impl<'a, T> Prefilled<'a, T> {

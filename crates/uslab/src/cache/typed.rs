@@ -211,8 +211,9 @@ impl<T> Cache<T> {
     /// Frees an object without dropping its value. Never fails; blocks as [`RawCache::free`].
     ///
     /// # Safety
-    /// `object` must be an object of this cache that no thread uses. [`RawCache::free`] lists the
-    /// misuse that is reported.
+    /// `object` must be an object of this cache that no thread uses. In a cache with a constructor
+    /// it must hold a valid `T`, which the next box of it may take on another thread.
+    /// [`RawCache::free`] lists the misuse that is reported.
     #[inline(always)]
     pub unsafe fn free(&self, object: NonNull<T>) {
         // SAFETY: the slots are the cache's or the dummies; the caller's promise.
@@ -393,8 +394,8 @@ impl<'a, T> CacheBox<'a, T> {
     /// Rebuilds the box of an object of `cache`.
     ///
     /// # Safety
-    /// `object` must come from [`CacheBox::into_raw`] of a box of `cache`. Each such object may be
-    /// passed once.
+    /// `object` must be an object of `cache` with a valid value, from [`CacheBox::into_raw`] or
+    /// [`LocalBox::into_raw`](super::LocalBox::into_raw). Each such object may be passed once.
     pub unsafe fn from_raw(cache: &'a Cache<T>, object: NonNull<T>) -> Self {
         CacheBox { object, cache }
     }

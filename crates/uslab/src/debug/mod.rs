@@ -60,8 +60,8 @@ pub fn set_abort(abort: bool) {
 /// switch, for the last 32 768 of them at most.
 ///
 /// It does not switch caches that `USLAB_DEBUG` or their flags debug, nor those of hardened
-/// processes (`USLAB_SECURE`). Private heaps' size classes with a cache have the names of
-/// `malloc`'s.
+/// processes (`USLAB_SECURE`). The caches of a private heap have its name: `heap`, if it was made
+/// without.
 ///
 /// # Errors
 /// See [`SwitchError`]. On an error no cache was switched.

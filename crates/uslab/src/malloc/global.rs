@@ -16,7 +16,8 @@ use core::alloc::{GlobalAlloc, Layout};
 /// Rust passes size and alignment to `dealloc`, so freeing a small object needs no look at the page
 /// map. Methods may be called from any thread and in fork children, but not from a signal handler
 /// that interrupted one of them. An allocation may take locks, make system calls and run reclaim
-/// callbacks on its slow path; a null result means that memory is used up even after reclaim.
+/// callbacks on its slow path. A null result means that memory is used up even after reclaim, or
+/// without one inside a shrinker's callback; or that the alignment exceeds 1 GiB.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 

@@ -298,13 +298,14 @@ impl Slabs {
         let slab = Slab(first);
         slab.init(&self.geometry, group, taken, resident);
         probe::slab_new(|| (self.name, [start as usize, self.slab_bytes()]));
-        pages::set_owner(first, self.geometry.named_pages(), self.owner_on(self.node_of(group)));
-
         self.count_taken(taken as i64);
         self.count_slab(slab, 1);
         counters::peak::note_system();
         let most_empty = self.most_empty_slabs();
         let mut lists = self.use_group(group).lock();
+        // Under the lock, which a fork takes: so in the child the slab has an owner only if a list
+        // has it, and the end of a cache leaves no page with its owner.
+        pages::set_owner(first, self.geometry.named_pages(), self.owner_on(self.node_of(group)));
         lists.note_grow(most_empty);
         // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
@@ -424,10 +425,14 @@ impl Slabs {
             let lists = group.lock();
             for slab in lists.all() {
                 let words = slab.words(&self.geometry);
+                let mut free = 0;
                 for index in 0..self.geometry.objects {
+                    if index % 64 == 0 {
+                        let word = index / 64;
+                        free = words[word].load(Acquire) | self.claimed.in_word(&self.geometry, slab, word);
+                    }
                     let object = slab.address().wrapping_add(index * self.geometry.object_bytes);
-                    let is_free = words[index / 64].load(Acquire) >> (index % 64) & 1 != 0;
-                    if !visit(object, is_free) {
+                    if !visit(object, free >> (index % 64) & 1 != 0) {
                         return;
                     }
                 }

@@ -13,9 +13,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Removes the snapshot of a process that exits, or leaves its final figures to
 /// `uslab run --stats`. The loader calls this function, also in a Rust program, which calls nothing
-/// of the library at its end. It needs no memory and no registration. The shared libraries do the
-/// same before or after it, which is harmless.
-extern "C" fn at_exit() {
+/// of the library at its end. It needs no memory and no registration. The shared libraries call it
+/// once more, which is harmless.
+///
+/// A process that publishes nothing takes no lock here. Its `exit` may run in a signal handler, or
+/// in a copy of a process in which another thread held the lock.
+pub extern "C" fn finish() {
     // The figures, and the locks that keep them, may be those of the process that this one was
     // copied from, or that it shares them with.
     if counters::is_published() && header().pid.load(Relaxed) == file::process_id() {
@@ -26,7 +29,7 @@ extern "C" fn at_exit() {
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = at_exit;
+static AT_EXIT: extern "C" fn() = finish;
 
 /// Writes the report, if `USLAB_STATS` asks for it. For the shared libraries, which call it when
 /// the process exits.
@@ -87,6 +90,12 @@ fn write(print: &mut dyn FnMut(fmt::Arguments<'_>)) {
 mod tests {
     use super::*;
     use std::string::{String, ToString};
+
+    #[test]
+    fn an_exit_without_figures_takes_no_lock() {
+        assert!(!counters::is_published());
+        crate::cache::registry::with_lock(|| finish());
+    }
 
     #[test]
     fn the_report_names_caches_that_were_used() {

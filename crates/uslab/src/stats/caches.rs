@@ -149,7 +149,7 @@ impl<T> Cache<T> {
     }
 }
 
-/// The name of a cache: at most 48 bytes of text.
+/// The name of a cache: at most 47 bytes of text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CacheName([u8; NAME_BYTES]);
 

@@ -39,7 +39,7 @@ mod text;
 
 pub use crate::counters::{PublishError, Usage};
 #[doc(hidden)]
-pub use at_exit::report_at_exit;
+pub use at_exit::{finish as finish_at_exit, report_at_exit};
 pub use caches::{CacheName, CacheStats, caches};
 #[cfg(feature = "prometheus-client")]
 pub use collector::Collector;

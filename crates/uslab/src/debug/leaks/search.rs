@@ -192,9 +192,9 @@ fn report_by(
 }
 
 /// Whether the process has one thread beside the library's own, which runs: the caller. Makes no
-/// system call where that does not run. False where the number of threads is not known.
+/// system call where that does not run. True where the number of threads is not known.
 pub fn is_alone_with_background() -> bool {
-    background::is_running() && stop::threads() == 2
+    background::is_running() && matches!(stop::threads(), 0 | 2)
 }
 
 /// Whether the process has threads other than the caller and the library's own.

@@ -125,7 +125,8 @@ where
     /// Makes an empty cache called `name` and registers it as a shrinker.
     ///
     /// # Errors
-    /// Memory is used up.
+    /// [`RegisterError::OutOfMemory`], also where an entry is larger or more aligned than 256 KiB,
+    /// or all ids of caches are in use.
     pub fn new(name: &str) -> Result<Self, RegisterError> {
         Self::with_hasher(name, RandomState::new())
     }
@@ -140,7 +141,8 @@ where
     /// As [`LruCache::new`], with the caller's hasher.
     ///
     /// # Errors
-    /// Memory is used up.
+    /// [`RegisterError::OutOfMemory`], also where an entry is larger or more aligned than 256 KiB,
+    /// or all ids of caches are in use.
     pub fn with_hasher(name: &str, hasher: S) -> Result<Self, RegisterError> {
         let memory = CacheBuilder::new(name).build().map_err(|_| RegisterError::OutOfMemory)?;
         let inner = Inner {

@@ -276,6 +276,31 @@ fn at_a_limit_charged_pages_serve_object_by_object() {
 }
 
 #[test]
+fn walks_take_the_objects_that_a_purge_has_for_free() {
+    let (slabs, _) = slabs_of_order(4, 1024, None);
+    let objects = take(slabs, slabs.geometry().objects);
+    let slab = slabs.groups()[0].lock().all().next().expect("a slab");
+    // As if a purge had claimed the objects of two pages.
+    slabs.claimed.begin(slab, 0b110);
+    let (mut under_lock, mut without) = (0, 0);
+    slabs.for_each_taken(|_| {
+        under_lock += 1;
+        true
+    });
+    slabs.visit_taken(
+        |_| true,
+        |_| {
+            without += 1;
+            true
+        },
+    );
+    slabs.claimed.end();
+    assert_eq!([under_lock, without], [objects.len() - 8; 2]);
+    free(slabs, &objects);
+    slabs.shrink();
+}
+
+#[test]
 fn constructed_objects_stay() {
     fn construct(object: *mut u8, value: usize) {
         // SAFETY: an object of the cache.
