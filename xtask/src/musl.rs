@@ -28,7 +28,8 @@ const CC: &str = "musl-gcc";
 const C_PROGRAMS: [&str; 7] = ["caches", "memory", "reclaim", "sources", "arguments", "endings", "forks"];
 /// Tests of the library that depend on the C library. The others run the same code as on glibc, and
 /// take minutes.
-const LIBRARY_TESTS: [&str; 7] = ["destroy", "fork", "limits", "many", "misuse", "sources", "threads"];
+const LIBRARY_TESTS: [&str; 8] =
+    ["destroy", "fork", "headroom", "limits", "many", "misuse", "sources", "threads"];
 /// Checks that musl fails without uslab: it runs no `.preinit_array`, `dlclose` unloads nothing,
 /// and a process hangs at its exit while a thread forks. Checks that start through this system's
 /// shell, a program for glibc. And the list of checks, which is shorter without C++.

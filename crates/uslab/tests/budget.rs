@@ -217,6 +217,50 @@ fn a_soft_limit_below_the_live_objects_is_no_pass_for_each_page() {
     });
 }
 
+/// A small cache that is full again at once after each pass.
+struct Refilled(Passes);
+
+impl Shrinker for Refilled {
+    fn count(&self, control: &ShrinkControl) -> usize {
+        self.0.count(control);
+        10
+    }
+    fn scan(&self, control: &ShrinkControl) -> Scan {
+        Scan::Freed(control.nr_to_scan)
+    }
+}
+
+fn fill_beside_a_small_cache() {
+    let live = CacheBuilder::new("live").build_raw(4096).unwrap();
+    let mut objects: Vec<_> = (0..6000).map(|_| live.alloc().unwrap()).collect();
+    let passes = Refilled(Passes(AtomicUsize::new(0)));
+    let passes = uslab::register_shrinker("passes", ShrinkerOptions::default(), passes).unwrap();
+    let start = Instant::now();
+    set_limit(20 * MIB, 0).unwrap();
+    // 8 MiB in 2000 pages.
+    objects.extend((0..2000).map(|_| live.alloc().unwrap()));
+    // With a background thread, each pass ends its sleep.
+    std::thread::sleep(Duration::from_millis(600));
+    // A rest lasts half a second, if growth by a sixteenth, 1.5 MiB, does not end it.
+    let (count, rests) = (passes.0.0.load(Relaxed) / 2, start.elapsed().as_millis() as usize / 490);
+    println!("small cache: {count} passes, {rests} long rests");
+    assert!((1..12 + rests).contains(&count), "{count} passes, {rests} long rests");
+    // SAFETY: from this cache, freed once.
+    objects.into_iter().for_each(|object| unsafe { live.free(object) });
+}
+
+#[test]
+fn a_small_cache_that_refills_is_no_pass_for_each_page() {
+    let test = "a_small_cache_that_refills_is_no_pass_for_each_page";
+    in_both_modes(test, &[("USLAB_REAPER", "0")], fill_beside_a_small_cache);
+}
+
+#[test]
+fn in_the_background_a_small_cache_that_refills_is_no_pass_for_each_page() {
+    let test = "in_the_background_a_small_cache_that_refills_is_no_pass_for_each_page";
+    in_both_modes(test, &[], fill_beside_a_small_cache);
+}
+
 #[test]
 fn callbacks_at_the_limit_may_allocate() {
     struct Hungry(AtomicUsize, AtomicUsize);

@@ -307,6 +307,85 @@ impl Drop for Fifo {
     }
 }
 
+/// Counts the passes that ask it; has entries that never go.
+struct Pinned(std::sync::atomic::AtomicUsize);
+
+impl uslab::Shrinker for Pinned {
+    fn count(&self, control: &uslab::ShrinkControl) -> usize {
+        // Twice in each pass: a look, and a share.
+        self.0.fetch_add(usize::from(control.priority == 12), Relaxed);
+        1000
+    }
+    fn scan(&self, _: &uslab::ShrinkControl) -> uslab::Scan {
+        uslab::Scan::Freed(0)
+    }
+}
+
+#[test]
+fn pressure_that_takes_nothing_is_left_alone_for_a_growing_time() {
+    let fifo = Fifo::new("unrelieved");
+    let path = fifo.0.to_str().unwrap();
+    let environment = [("MEMORY_PRESSURE_WATCH", path), ("USLAB_PRESSURE", "systemd")];
+    let test = "pressure_that_takes_nothing_is_left_alone_for_a_growing_time";
+    in_both_modes(test, &environment, || {
+        use std::io::Write;
+        let path = std::env::var("MEMORY_PRESSURE_WATCH").unwrap();
+        let mut fifo = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let pinned = Pinned(std::sync::atomic::AtomicUsize::new(0));
+        let pinned = uslab::register_shrinker("pinned", Default::default(), pinned).unwrap();
+        let start = Instant::now();
+        until("there were three passes", || {
+            fifo.write_all(b"!").unwrap();
+            pinned.0.load(Relaxed) >= 6
+        });
+        // A rest of half a second and one of a second, each minus a tick of the coarse clock.
+        assert!(start.elapsed() >= Duration::from_millis(1478), "{:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn a_fork_child_with_a_shrinker_starts_its_own_however_small_it_is() {
+    in_both_modes("a_fork_child_with_a_shrinker_starts_its_own_however_small_it_is", &[], || {
+        let lru = uslab::reclaim::LruCache::<u64, u64>::new("inherited").unwrap();
+        lru.insert(1, 1);
+        until("there is a reaper", has_reaper);
+        // SAFETY: the child allocates, which this library supports, reads /proc and exits.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let alone = !has_reaper();
+            free_all(fill(MIB, 4096));
+            until("the child has one", has_reaper);
+            // SAFETY: no exit handler needs to run.
+            unsafe { libc::_exit(if alone { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is a valid place to write to.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0, "the child's reaper was not its parent's");
+    });
+}
+
+#[test]
+fn sources_that_the_environment_names_count_from_the_start() {
+    let test = "sources_that_the_environment_names_count_from_the_start";
+    in_both_modes(test, &[("USLAB_PRESSURE", "cgroup")], || {
+        uslab::reclaim::start();
+        assert!(!has_reaper(), "the loader may hold locks that a new thread needs");
+        free_all(fill(MIB, 4096));
+        until("there is a reaper", has_reaper);
+    });
+}
+
+#[test]
+fn no_source_needs_no_thread() {
+    in_both_modes("no_source_needs_no_thread", &[("USLAB_PRESSURE", "off")], || {
+        uslab::reclaim::start();
+        free_all(fill(MIB, 4096));
+        assert!(!uslab::reclaim::has_reaper(), "{:?}", threads());
+    });
+}
+
 #[test]
 fn pressure_takes_from_caches_without_a_call() {
     let fifo = Fifo::new("pressure");

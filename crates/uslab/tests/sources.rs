@@ -1,4 +1,5 @@
-//! Pressure sources on fake files: detection, events, and the loss of a source.
+//! Pressure sources on fake files: detection, events, and the loss of a source. Tests of limits are
+//! in `headroom.rs`.
 //!
 //! Deadlines are generous, and lower bounds of time use the library's own clock, so that no test
 //! depends on the machine's speed.
@@ -33,10 +34,6 @@ const STALL: Option<Pressure> = Some(Pressure { kind: Kind::Systemd, bytes: CHUN
 
 fn bytes(bytes: u64) -> Option<Pressure> {
     Some(Pressure { kind: Kind::Cgroup, bytes: bytes as usize })
-}
-
-fn hit() -> Option<Pressure> {
-    Some(Pressure { kind: Kind::Cgroup, bytes: CHUNK_BYTES })
 }
 
 fn fifo(fake: &Fake) -> PathBuf {
@@ -99,142 +96,6 @@ fn sources_that_are_not_chosen_are_not_watched() {
     let sources = fake.detect(PressureChoice::none().psi(true));
     assert!(sources.watches_descriptors());
     assert_eq!(line(&sources, "cgroup"), "not watched: not chosen");
-}
-
-// --- headroom
-
-#[test]
-fn headroom_is_the_use_beyond_a_margin_below_the_limit() {
-    let fake = Fake::new();
-    fake.set(0, "current", 900 * MIB);
-    let mut sources = fake.detect(PressureChoice::default());
-    assert_eq!(sources.headroom(), None);
-    assert!(line(&sources, "cgroup").ends_with("/cgroup/outer/own and 2 above, no limit so far"));
-    // A margin of 60 MiB: nothing up to 900, beyond that down to 840.
-    fake.set(0, "max", 960 * MIB);
-    fake.set(0, "high", "max");
-    assert_eq!(sources.headroom(), None);
-    fake.set(0, "current", 901 * MIB);
-    assert_eq!(sources.headroom(), bytes(61 * MIB));
-    // The margin of a large limit is 64 MiB.
-    fake.set(0, "max", 64 * 1024 * MIB);
-    fake.set(0, "current", (64 * 1024 - 63) * MIB);
-    assert_eq!(sources.headroom(), bytes(65 * MIB));
-    assert!(line(&sources, "cgroup").ends_with(&format!("lowest limit {} bytes", 64 * 1024 * MIB)));
-}
-
-#[test]
-fn a_limit_lowered_below_use_is_seen() {
-    let fake = Fake::new();
-    fake.set(0, "current", 500 * MIB);
-    fake.set(0, "high", 1000 * MIB);
-    let mut sources = fake.detect(PressureChoice::default());
-    assert_eq!(sources.headroom(), None);
-    fake.set(0, "high", 160 * MIB);
-    assert_eq!(sources.wait(LONG_MS), bytes(360 * MIB));
-    fake.set(0, "high", 0);
-    assert_eq!(sources.headroom(), bytes(500 * MIB));
-    fake.set(0, "high", "max");
-    assert_eq!(sources.headroom(), None);
-}
-
-#[test]
-fn the_tightest_of_all_levels_counts() {
-    let fake = Fake::new();
-    fake.set(0, "current", 100 * MIB);
-    fake.set(0, "max", 1000 * MIB);
-    fake.set(1, "current", 640 * MIB);
-    fake.set(1, "max", 640 * MIB);
-    let mut sources = fake.detect(PressureChoice::default());
-    assert_eq!(sources.headroom(), bytes(80 * MIB));
-    fake.set(0, "high", 16 * MIB);
-    assert_eq!(sources.headroom(), bytes(86 * MIB));
-    assert!(line(&sources, "cgroup").ends_with(&format!("lowest limit {} bytes", 16 * MIB)));
-}
-
-#[test]
-fn pages_that_the_kernel_can_drop_are_not_used() {
-    let fake = Fake::new();
-    fake.set(0, "max", 160 * MIB);
-    fake.set(0, "current", 160 * MIB);
-    fake.set(
-        0,
-        "stat",
-        format!("anon 1\nfile 2\ninactive_anon 3\ninactive_file {}\nactive_file 4", 100 * MIB),
-    );
-    let mut sources = fake.detect(PressureChoice::default());
-    assert_eq!(sources.headroom(), None);
-    fake.set(0, "stat", format!("inactive_file {}", 5 * MIB));
-    assert_eq!(sources.headroom(), bytes(15 * MIB));
-}
-
-#[test]
-fn limits_that_were_hit_since_the_last_look_are_pressure() {
-    let fake = Fake::new();
-    fake.set(1, "max", 1000 * MIB);
-    fake.set(1, "events", "low 0\nhigh 7\nmax 9\noom 0");
-    let mut sources = fake.detect(PressureChoice::default());
-    assert_eq!(sources.headroom(), None, "events before the start must not count");
-    for (events, expected) in [
-        ("low 5\nhigh 7\nmax 9\noom 3", None),
-        ("low 5\nhigh 8\nmax 9\noom 3", hit()),
-        ("low 5\nhigh 8\nmax 9\noom 3", None),
-        ("low 5\nhigh 8\nmax 10\noom 3", hit()),
-        ("nonsense", None),
-        ("low 5\nhigh 8\nmax 10\noom 3", None),
-    ] {
-        fake.set(1, "events", events);
-        assert_eq!(sources.headroom(), expected, "{events}");
-    }
-    fake.set(1, "events", "low 5\nhigh 8\nmax 11");
-    fake.set(1, "current", 2000 * MIB);
-    assert_eq!(sources.headroom(), bytes(2000 * MIB - 1000 * MIB + 125 * MIB));
-}
-
-#[test]
-fn files_without_sense_or_without_files_are_no_limits() {
-    let fake = Fake::new();
-    fake.set(0, "current", 500 * MIB);
-    let mut sources = fake.detect(PressureChoice::default());
-    for nonsense in ["", "-1", "12 monkeys", "99999999999999999999999", "maximum", "\u{0}\u{0}"] {
-        fake.set(0, "max", nonsense);
-        assert_eq!(sources.headroom(), None, "{nonsense}");
-    }
-    fake.set(0, "max", 100 * MIB);
-    assert!(sources.headroom().is_some());
-    fs::remove_dir_all(fake.path("cgroup")).unwrap();
-    assert_eq!(sources.headroom(), None);
-    assert_eq!(sources.wait(0), None);
-}
-
-#[test]
-fn waiting_ends_when_headroom_is_gone() {
-    let fake = Fake::new();
-    fake.set(0, "max", 160 * MIB);
-    fake.set(0, "current", MIB);
-    let mut sources = fake.detect(PressureChoice::default());
-    assert_eq!(sources.wait(0), None);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            thread::sleep(Duration::from_millis(20));
-            fake.set(0, "current", 160 * MIB);
-        });
-        assert_eq!(sources.wait(LONG_MS), bytes(20 * MIB));
-    });
-}
-
-#[test]
-fn lasting_pressure_is_reported_ten_times_a_second_at_most() {
-    let fake = Fake::new();
-    fake.set(0, "max", 160 * MIB);
-    fake.set(0, "current", 160 * MIB);
-    let mut sources = fake.detect(PressureChoice::default());
-    let started = Instant::now();
-    for _ in 0..5 {
-        assert_eq!(sources.wait(LONG_MS), bytes(20 * MIB));
-    }
-    // Four gaps, each minus a tick of the coarse clock.
-    assert!(started.elapsed() >= Duration::from_millis(4 * 89));
 }
 
 #[test]
@@ -514,6 +375,37 @@ fn a_closed_descriptor_is_opened_again() {
     assert!(sources.watches_descriptors());
     drop(sources);
     assert_eq!(descriptor_of(&path), None, "dropping closes");
+}
+
+#[test]
+fn a_source_survives_a_time_without_descriptors() {
+    let name = "a_source_survives_a_time_without_descriptors";
+    if let Some(output) = again::again(name, &[]) {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let fake = Fake::new();
+    let path = fifo(&fake);
+    let mut sources = fake.watching(&path, b"");
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: limits of this process, which runs this test alone, and the library's descriptor,
+    // which the program closes.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut before), 0);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 64, ..before }), 0);
+        libc::close(descriptor_of(&path).unwrap());
+    }
+    // The first attempt to open the source again comes a second after it was opened, and fails.
+    assert_eq!(sources.wait(1500), None);
+    assert!(sources.watches_descriptors());
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
+    while descriptor_of(&path).is_none() {
+        assert_eq!(sources.wait(10), None);
+        assert!(sources.watches_descriptors(), "the source is watched again some time");
+    }
+    writer(&path).write_all(b"!").unwrap();
+    assert_eq!(sources.wait(LONG_MS), STALL);
 }
 
 // --- the environment and the real kernel

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Below 16 MiB only a limit, a shrinker, a request or a source starts the thread. Everything works
-//! without it: freeing threads purge and shrink. A fork child starts its own thread when it grows.
+//! without it: freeing threads purge and shrink. A fork child starts its own thread when it grows,
+//! or in its next slow call if the parent had a soft limit, a shrinker or a source.
 //! `USLAB_REAPER=0` forbids the thread.
 //!
 //! The thread never holds a lock while it sleeps. It runs callbacks of the program only if the hook
@@ -21,7 +22,9 @@ use crate::os::process::Relation;
 use crate::percpu::adapt;
 use crate::{os, pages};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// Time until the next attempt after the system refused a thread.
 const RETRY_MS: u64 = 1000;
@@ -34,23 +37,30 @@ const FORBIDDEN: u8 = 3;
 /// The state of the thread. A fork child resets it.
 static STATE: &AtomicU8 = &os::process::THREADS.reaper;
 static NEXT_TRY_MS: AtomicU64 = AtomicU64::new(0);
+/// The layer above needs the thread, however small the process is. Stays set, also over forks.
+static IS_NEEDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the thread runs.
 pub fn is_running() -> bool {
     STATE.load(Relaxed) == RUNNING
 }
 
-/// Starts the thread if there is none. The caller must be the program and hold no lock: the C
-/// library may hold locks that a new thread needs.
-#[inline]
-pub(crate) fn begin() {
-    if STATE.load(Relaxed) == NONE {
-        start();
-    }
+/// Has the program's next slow call start the thread if there is none.
+pub(crate) fn need() {
+    IS_NEEDED.store(true, Relaxed);
 }
 
-/// As [`begin`], if the process has enough memory to need the thread, or a request for it. If there
-/// can be no thread and memory exceeds the soft limit, reclaims on the calling thread.
+/// Starts the thread if there is none; if the system refuses, a later slow call tries again. The
+/// caller must be the program and hold no lock: the C library may hold locks that a new thread
+/// needs.
+pub(crate) fn begin() {
+    need();
+    start();
+}
+
+/// Starts the thread if there is none and the process has enough memory to need it, or has another
+/// reason. If there can be no thread and memory exceeds the soft limit, reclaims on the calling
+/// thread.
 #[inline]
 pub(crate) fn begin_if_large() {
     if is_wanted() {
@@ -61,12 +71,14 @@ pub(crate) fn begin_if_large() {
 /// Whether [`begin_if_large`] has something to do.
 #[inline]
 pub(crate) fn is_wanted() -> bool {
-    STATE.load(Relaxed) != RUNNING && (!pages::is_small() || requests::is_pending())
+    let state = STATE.load(Relaxed);
+    let is_needed = || state == NONE && IS_NEEDED.load(Relaxed);
+    state != RUNNING && (!pages::is_small() || requests::is_pending() || is_needed())
 }
 
 #[cold]
 fn start_or_reclaim() {
-    begin();
+    start();
     if STATE.load(Relaxed) == RUNNING || !pages::is_beyond_soft() {
         return;
     }
@@ -76,8 +88,12 @@ fn start_or_reclaim() {
     }
 }
 
+/// Starts the thread if there is none.
 #[cold]
 fn start() {
+    if STATE.load(Relaxed) != NONE {
+        return;
+    }
     let _errno = os::errno::Preserved::new();
     match os::process::relation() {
         Relation::This => {}

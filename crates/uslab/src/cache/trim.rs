@@ -65,7 +65,8 @@ pub fn trim(kept_bytes: usize) -> usize {
         slabs.shrink();
     });
     pages::purge_all_beyond(kept_bytes);
-    counters::header().purged_bytes.load(Relaxed).wrapping_sub(purged_before) as usize
+    // The count moves, and is short for a moment, where a running process begins to publish.
+    counters::header().purged_bytes.load(Relaxed).saturating_sub(purged_before) as usize
 }
 
 /// Releases the free memory of the caches called `name` to the system, now; returns the bytes of

@@ -66,6 +66,11 @@ pub fn reason(number: i32) -> Option<&'static str> {
     })
 }
 
+/// Whether `number` is the `errno` of a process or a system that has no descriptors left.
+pub fn is_without_descriptors(number: i32) -> bool {
+    matches!(number, libc::EMFILE | libc::ENFILE)
+}
+
 /// An open descriptor and the identity of its file. Closed on drop, if it is still that file.
 pub struct Descriptor {
     fd: i32,

@@ -6,7 +6,7 @@
 
 use super::events::Place;
 use super::install;
-use super::ladder::Until;
+use super::ladder::{Progress, Until};
 use super::{pass, registry};
 use crate::cache::{TICK_MS, background, start};
 use crate::counters::{Changer, layout, note_change, note_pass};
@@ -97,12 +97,23 @@ pub(super) fn floor(held: usize, soft: usize) -> Option<usize> {
     (held > soft).then(|| soft / 16 * 15)
 }
 
-/// A pause between passes for the soft limit.
+/// Whether a pass for the soft limit gave the system less than `bytes`, for which it was asked. If
+/// memory is still beyond the limit then, a rest follows.
 ///
-/// It begins after a pass that took all that could go and left more than the limit allows: another
-/// pass would only take what programs inserted since. It ends after half a second, or once a
-/// sixteenth more is held, which is worth a pass.
+/// The goal may be met all the same, because it counts freed entries by their estimated size. The
+/// estimate is far too high for the few small entries of a large process.
+pub(super) fn falls_short(progress: &Progress, bytes: usize) -> bool {
+    progress.given_bytes < bytes
+}
+
+/// A pause between passes in the background, for the soft limit or for pressure.
+///
+/// It begins after a pass that did not bring enough: another pass would only take what programs
+/// inserted since. It ends after half a second, or once a sixteenth more is held, which is worth a
+/// pass. A rest that follows another one soon lasts twice as long, up to a bound.
 pub(super) struct Rest {
+    max_ms: u64,
+    last_ms: AtomicU64,
     until_ms: AtomicU64,
     below_bytes: AtomicUsize,
 }
@@ -111,19 +122,30 @@ pub(super) struct Rest {
 const MIN_GROWTH_BYTES: usize = 1 << 20;
 
 impl Rest {
-    /// No rest.
-    pub const fn none() -> Rest {
-        Rest { until_ms: AtomicU64::new(0), below_bytes: AtomicUsize::new(0) }
+    /// No rest so far. A rest will last for `max_ms` at most.
+    pub const fn up_to(max_ms: u64) -> Rest {
+        Rest {
+            max_ms,
+            last_ms: AtomicU64::new(0),
+            until_ms: AtomicU64::new(0),
+            below_bytes: AtomicUsize::new(0),
+        }
     }
 
     /// Begins after a pass that left `held_bytes`.
     pub fn begin(&self, now_ms: u64, held_bytes: usize) {
         let growth_bytes = (held_bytes / 16).max(MIN_GROWTH_BYTES);
         self.below_bytes.store(held_bytes.saturating_add(growth_bytes), Relaxed);
-        self.until_ms.store(now_ms + TICK_MS, Relaxed);
+        let (last_ms, until_ms) = (self.last_ms.load(Relaxed), self.until_ms.load(Relaxed));
+        let follows = now_ms < until_ms + last_ms;
+        let ms = if follows { (2 * last_ms).min(self.max_ms) } else { TICK_MS };
+        self.last_ms.store(ms, Relaxed);
+        self.until_ms.store(now_ms + ms, Relaxed);
     }
 
+    /// Ends the rest, and makes the next one short.
     pub fn end(&self) {
+        self.last_ms.store(0, Relaxed);
         self.until_ms.store(0, Relaxed);
     }
 
@@ -157,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_rest_ends_with_time_or_growth() {
-        let rest = Rest::none();
+        let rest = Rest::up_to(TICK_MS);
         assert!(!rest.lasts(0, 0));
         let held = 64 << 20;
         rest.begin(1000, held);
@@ -168,5 +190,24 @@ mod tests {
         assert!(rest.lasts(1000, MIN_GROWTH_BYTES) && !rest.lasts(1000, 4096 + MIN_GROWTH_BYTES));
         rest.end();
         assert!(!rest.lasts(1000, 0));
+    }
+
+    #[test]
+    fn rests_that_follow_each_other_grow() {
+        let rest = Rest::up_to(4 * TICK_MS);
+        let mut now_ms = 10_000;
+        let mut lasts_for = |ms, later_ms| {
+            rest.begin(now_ms, 0);
+            assert!(rest.lasts(now_ms + ms - 1, 0) && !rest.lasts(now_ms + ms, 0), "{ms}");
+            now_ms += later_ms;
+        };
+        lasts_for(TICK_MS, TICK_MS);
+        lasts_for(2 * TICK_MS, 4 * TICK_MS - 1);
+        lasts_for(4 * TICK_MS, 4 * TICK_MS);
+        lasts_for(4 * TICK_MS, 8 * TICK_MS);
+        lasts_for(TICK_MS, 0);
+        rest.end();
+        rest.begin(now_ms, 0);
+        assert!(!rest.lasts(now_ms + TICK_MS, 0), "a pass that brought enough makes rests short");
     }
 }

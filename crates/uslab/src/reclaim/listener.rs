@@ -14,12 +14,12 @@
 //! This thread never holds a lock while it sleeps. It runs code of the program only if the system
 //! refuses another thread.
 
-use super::budget::Rest;
+use super::budget::{Rest, falls_short};
 use super::events::Place;
 use super::ladder::{Estimate, Goal};
 use super::sources::{Choice, Sources};
 use super::{budget, install, pass, registry};
-use crate::cache::{Ticks, background, start};
+use crate::cache::{TICK_MS, Ticks, background, start};
 use crate::counters::{layout, note_pass};
 use crate::{cache, os, pages};
 use core::ffi::c_void;
@@ -33,6 +33,8 @@ const SLICE_MS: u64 = 200;
 const MAX_PASSES: u32 = 4;
 /// A pass hangs if none of its callbacks has returned for this long.
 const HANGS_MS: u64 = 100;
+/// Upper bound on a rest from pressure: entries that cannot go now may be able to go by then.
+const MAX_PRESSURE_REST_MS: u64 = 4000;
 
 /// The value of [`CHOICE`] before the program has chosen.
 const NOT_CHOSEN: u32 = u32::MAX;
@@ -56,10 +58,15 @@ pub fn watch_pressure(choice: Choice) {
     os::sleep::wake();
 }
 
+/// Whether `USLAB_PRESSURE` names sources, which are watched even if there is no shrinker.
+pub(super) fn watches_from_start() -> bool {
+    start::pressure_is_named() && Choice::none().under_environment().log(false) != Choice::none()
+}
+
 /// The background thread's loop, until the thread must end: listens between its ticks.
 pub(super) fn listen(mut ticks: Ticks) {
-    // In the child of a raw system call no fork handler has reset this.
-    SOFT_REST.end();
+    // In the child of a raw system call no fork handler has reset these.
+    end_rests();
     if start::pressure_is_named() {
         // Any choice will do, even one of the program: `under_environment` overrides it.
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
@@ -71,7 +78,9 @@ pub(super) fn listen(mut ticks: Ticks) {
         if os::first::has_ended() {
             return;
         }
-        if let Some(bytes) = pressure {
+        if let Some(bytes) = pressure
+            && !PRESSURE_REST.lasts(os::clock::coarse_ms(), pages::held_bytes())
+        {
             pass_in_background(Target::Reclaimed(bytes));
         }
         if let Some(target) = soft_excess() {
@@ -122,7 +131,8 @@ impl Listener {
                 os::sleep::until_activity(cache::trim_idle, cache::request_check());
             }
             os::sleep::for_ms(ms);
-            self.sources.headroom()
+            // Each pass ends the next sleep, and `wait` keeps reports apart.
+            self.sources.wait(0)
         };
         self.sources.publish(pressure);
         pressure.map(|pressure| pressure.bytes)
@@ -132,7 +142,9 @@ impl Listener {
 static PASSES: &AtomicU32 = &os::process::THREADS.passes;
 static LAST_PASS_MS: AtomicU64 = AtomicU64::new(0);
 /// While it lasts, no pass runs for the soft limit.
-static SOFT_REST: Rest = Rest::none();
+static SOFT_REST: Rest = Rest::up_to(TICK_MS);
+/// While it lasts, reports of pressure are ignored: it may have causes outside of the process.
+static PRESSURE_REST: Rest = Rest::up_to(MAX_PRESSURE_REST_MS);
 
 /// The goal of a background pass, in bytes.
 #[derive(Clone, Copy)]
@@ -180,13 +192,17 @@ fn pass(target: Target, place: Place) {
     let above_bytes = || pages::held_bytes().saturating_sub(floor_bytes);
     let mut goal = Estimate { bytes, above_bytes: &above_bytes };
     let progress = pass::run(place, bytes, &mut goal);
-    let cause = match target {
-        Target::Reclaimed(_) => layout::PASS_PRESSURE,
-        Target::Held(_) => layout::PASS_SOFT,
+    let (cause, rest, rests) = match target {
+        Target::Reclaimed(_) => (layout::PASS_PRESSURE, &PRESSURE_REST, !goal.is_met(&progress)),
+        Target::Held(_) => {
+            (layout::PASS_SOFT, &SOFT_REST, falls_short(&progress, bytes) && pages::is_beyond_soft())
+        }
     };
     note_pass(cause, progress.given_bytes);
-    if !goal.is_met(&progress) && pages::is_beyond_soft() {
-        SOFT_REST.begin(os::clock::coarse_ms(), pages::held_bytes());
+    if rests {
+        rest.begin(os::clock::coarse_ms(), pages::held_bytes());
+    } else {
+        rest.end();
     }
     // If a callback forked, the count starts again at 0 in the child.
     let _ = PASSES.fetch_update(AcqRel, Relaxed, |passes| passes.checked_sub(1));
@@ -240,5 +256,10 @@ fn pass_on_thread(target: Target) -> *mut c_void {
 /// Resets the state in a fork child, in which no pass runs.
 pub(super) fn reset_in_child() {
     PASSES.store(0, Relaxed);
+    end_rests();
+}
+
+fn end_rests() {
     SOFT_REST.end();
+    PRESSURE_REST.end();
 }

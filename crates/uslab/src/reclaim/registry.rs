@@ -370,14 +370,10 @@ impl Entry {
 
     /// Enters if the entry is live and no other thread is inside.
     pub fn visit(&'static self) -> Option<Visit> {
-        if self.state.load(Relaxed) != LIVE || !self.enter(os::thread::id()) {
-            return None;
-        }
-        if self.state.load(Acquire) == LIVE {
-            return Some(Visit(self));
-        }
-        self.leave();
-        None
+        let is_inside = self.is_live() && self.enter(os::thread::id());
+        // An owner that unregisters the entry meanwhile may leave the disposal to this thread.
+        // Dropping the visit does it.
+        is_inside.then(|| Visit(self)).filter(Visit::goes_on)
     }
 
     fn enter(&self, me: u32) -> bool {

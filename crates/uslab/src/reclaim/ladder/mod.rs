@@ -161,7 +161,8 @@ impl<'w, W: World> Pass<'w, W> {
     }
 
     fn given_bytes(&self) -> usize {
-        self.world.purged_bytes().wrapping_sub(self.purged_before) as usize
+        // The count moves, and is short for a moment, where a running process begins to publish.
+        self.world.purged_bytes().saturating_sub(self.purged_before) as usize
     }
 
     fn progress(&self) -> Progress {

@@ -1,12 +1,13 @@
 //! Headroom: the bytes left below the limits of the process's control group and of those above it.
 //!
 //! Limits stand at any level and change at any time, without notice; so every poll reads all
-//! levels. It opens the files and closes them again, but one: `memory.events` of the level with the
+//! levels. It opens the files and closes them again, but one: the events of the level with the
 //! lowest limit, which the kernel signals when the limit is hit.
 //!
 //! Pages of files that were read once, and that the kernel can drop (`inactive_file`), do not count
-//! as used. Otherwise a program that reads large files in a container would be told to empty its
-//! caches for ever and for nothing.
+//! as used. The kernel counts a hit before it drops such pages, so a hit beside two margins of them
+//! does not count either. Otherwise a program that reads large files in a container would be told
+//! to empty its caches for ever and for nothing.
 //!
 //! A file that cannot be read, or that makes no sense, never counts as a limit.
 
@@ -20,6 +21,9 @@ use core::fmt;
 
 /// Upper bound on what is kept free below a limit.
 const MAX_MARGIN_BYTES: u64 = 64 << 20;
+
+/// A level's events: those of its own limits, or before Linux 5.2 also those of limits below it.
+const EVENTS: [&[u8]; 2] = [b"/memory.events.local", b"/memory.events"];
 
 /// How often a level's limits were hit, in total.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -101,12 +105,17 @@ impl Headroom {
                 self.used_bytes = current;
             }
             self.is_near |= current > limit / 2;
-            excess_bytes = excess(&directory, limit, current).max(excess_bytes);
             let hits = hits(&directory);
-            if let (Some(before), Some(now)) = (self.hits[level], hits) {
-                is_hit |= now.high > before.high || now.max > before.max;
-            }
+            let is_hit_here = self.hits[level]
+                .zip(hits)
+                .is_some_and(|(before, now)| now.high > before.high || now.max > before.max);
             self.hits[level] = hits.or(self.hits[level]);
+            let margin = margin(limit);
+            if is_hit_here || current > limit - margin {
+                let droppable = value_in(&directory, b"/memory.stat", b"inactive_file").unwrap_or(0);
+                excess_bytes = excess(limit, current.saturating_sub(droppable)).max(excess_bytes);
+                is_hit |= is_hit_here && droppable <= 2 * margin;
+            }
         }
         self.limit_bytes = lowest.map(|(bytes, _)| bytes);
         self.watch(place, lowest.map(|(_, level)| level));
@@ -125,8 +134,9 @@ impl Headroom {
         }
         self.events = None;
         let Some(level) = level else { return };
-        let Some(path) = place.level(level).and_then(|path| path.with(b"/memory.events")) else { return };
-        if let Ok(descriptor) = Descriptor::open_to_read(path.as_c())
+        let Some(directory) = place.level(level) else { return };
+        let open = |name| Descriptor::open_to_read(directory.with(name)?.as_c()).ok();
+        if let Some(descriptor) = EVENTS.into_iter().find_map(open)
             && descriptor.read_at_start(&mut scrap).is_some()
         {
             self.events = Some((level, descriptor));
@@ -141,20 +151,20 @@ fn limit(directory: &Path) -> u64 {
         .min(bytes_in(directory, b"/memory.max").unwrap_or(NONE))
 }
 
+/// The bytes kept free below `limit`.
+fn margin(limit: u64) -> u64 {
+    (limit / 16).min(MAX_MARGIN_BYTES)
+}
+
 /// The bytes to give back: once less than one margin is left below `limit`, down to two margins
 /// below it.
-fn excess(directory: &Path, limit: u64, current: u64) -> u64 {
-    let margin = (limit / 16).min(MAX_MARGIN_BYTES);
-    let (from, to) = (limit - margin, limit - 2 * margin);
-    if current <= from {
-        return 0;
-    }
-    let used = current.saturating_sub(value_in(directory, b"/memory.stat", b"inactive_file").unwrap_or(0));
-    if used > from { used - to } else { 0 }
+fn excess(limit: u64, used: u64) -> u64 {
+    let margin = margin(limit);
+    if used > limit - margin { used - (limit - 2 * margin) } else { 0 }
 }
 
 fn hits(directory: &Path) -> Option<Hits> {
-    let mut reader = open(directory, b"/memory.events")?;
+    let mut reader = EVENTS.into_iter().find_map(|name| open(directory, name))?;
     hits_of(&mut |buffer| reader.read(buffer))
 }
 

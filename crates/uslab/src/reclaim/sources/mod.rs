@@ -20,8 +20,8 @@
 //! 3. If it reads files, call it in `Sources::poll`. If it has a descriptor, `Sources::listen`
 //!    must poll it and pass its event to the source.
 //!    Its report is made by `Demand::of_bytes` if it knows the bytes, by `Demand::of_stall` if not.
-//! 4. Test it on made-up files in `tests/sources.rs`. Name it in `docs/guide` and in the options of
-//!    `uslab.h`.
+//! 4. Test it on made-up files, as `tests/sources.rs` does. Name it in `docs/guide` and in the
+//!    options of `uslab.h`.
 //!
 //! Any source may be missing, and any may go away while the program runs: the program closes all
 //! descriptors, a service manager moves the process, the manager exits. A fork child shares its
@@ -175,7 +175,7 @@ impl Sources {
         self.stall.hear(stall, &self.context, clock::coarse_ms())
     }
 
-    /// Reads the limits, which may have been changed since the last time. Does not wait.
+    /// Reads the limits at once, however soon after the last time. Does not wait.
     pub fn headroom(&mut self) -> Option<Pressure> {
         let _errno = Preserved::new();
         self.poll(clock::coarse_ms())

@@ -16,7 +16,7 @@ use super::context::Context;
 use super::pressure::Kind;
 use super::reason::Reason;
 use crate::os::path::Path;
-use crate::os::pressure::{Descriptor, Event, Form, State};
+use crate::os::pressure::{Descriptor, Event, Form, State, is_without_descriptors};
 use crate::os::report;
 use core::fmt;
 
@@ -196,9 +196,12 @@ impl Watched {
             }
         }
         // The old end of a pipe is closed after the new one is open: no writer finds a pipe without
-        // a reader.
-        let (descriptor, _) = open(context, self.level)?;
-        self.descriptor = Some(descriptor);
+        // a reader. While there are no descriptors, the next attempt follows in REOPEN_MS.
+        self.descriptor = match open(context, self.level) {
+            Ok((descriptor, _)) => Some(descriptor),
+            Err(Reason::Error(number)) if is_without_descriptors(number) => None,
+            Err(reason) => return Err(reason),
+        };
         (self.opened_ms, self.has_hung_up) = (now_ms, false);
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! The soft limit of the simulation: what asks for a pass, and what such a pass promises.
 //!
 //! ```text
-//!   a page taken ─▶ held > soft ─▶ no rest lasts ─▶ pass down to the floor ─▶ unmet: a rest
+//!   a page taken ─▶ held > soft ─▶ no rest lasts ─▶ pass down to the floor ─▶ too little: a rest
 //! ```
 //!
 //! Checked: no entry goes once no more is held than the floor; a pass that gave what it was asked
-//! leaves room below the limit; one that gave up left nothing that could go, and none follows it
-//! soon.
+//! leaves room below the limit; none soon follows one that gave less and left more than the limit;
+//! one that ended unmet left nothing that could go.
 
 use super::super::{Estimate, Goal, Progress};
 use super::model::For;
@@ -23,27 +23,31 @@ pub struct Policy {
     pub floor: fn(usize, usize) -> Option<usize>,
     /// Whether a pass asks what is above the floor now.
     pub looks_above: bool,
-    /// Whether a rest follows a pass that was met or not.
-    pub rests: fn(&Progress, bool) -> bool,
+    /// Whether a rest follows a pass: by its results, the bytes that it was asked for, and whether
+    /// it met its goal.
+    pub rests: fn(&Progress, usize, bool) -> bool,
 }
 
 impl Policy {
     /// The library's.
-    pub const LIBRARY: Policy =
-        Policy { floor: budget::floor, looks_above: true, rests: |_, is_met| !is_met };
+    pub const LIBRARY: Policy = Policy {
+        floor: budget::floor,
+        looks_above: true,
+        rests: |progress, bytes, _| budget::falls_short(progress, bytes),
+    };
 }
 
 /// The soft limit of a run.
 pub struct Soft {
     policy: Policy,
     rest: Rest,
-    /// When a pass last gave up, and what it left.
-    gave_up: Option<(u64, usize)>,
+    /// When a pass last brought too little, and the bytes that it left.
+    fell_short: Option<(u64, usize)>,
 }
 
 impl Soft {
     pub fn new(policy: Policy) -> Soft {
-        Soft { policy, rest: Rest::none(), gave_up: None }
+        Soft { policy, rest: Rest::up_to(TICK_MS), fell_short: None }
     }
 }
 
@@ -60,8 +64,8 @@ impl Run<'_> {
         }
         let Some(floor_bytes) = (soft.policy.floor)(held, limit) else { return };
         let is_early = |&(ms, left): &(u64, usize)| now_ms < ms + TICK_MS && held < left + left / 16;
-        if soft.gave_up.as_ref().is_some_and(is_early) {
-            model.state.borrow_mut().fail("a pass that gave up was followed by another at once");
+        if soft.fell_short.as_ref().is_some_and(is_early) {
+            model.state.borrow_mut().fail("a pass that brought too little was followed by another at once");
             return;
         }
         let bytes = held.saturating_sub(floor_bytes);
@@ -82,9 +86,9 @@ impl Run<'_> {
         if !state.is_disturbed && !is_met {
             state.check_unmet();
         }
-        let has_given_up = !is_met && left > limit;
-        soft.gave_up = has_given_up.then_some((now_ms, left));
-        if (soft.policy.rests)(&progress, is_met) && left > limit {
+        let has_fallen_short = progress.given_bytes < bytes && left > limit;
+        soft.fell_short = has_fallen_short.then_some((now_ms, left));
+        if (soft.policy.rests)(&progress, bytes, is_met) && left > limit {
             soft.rest.begin(now_ms, left);
         }
     }
@@ -106,8 +110,13 @@ fn each_mistake_in_the_soft_limit_is_found_and_its_schedule_is_short() {
         ),
         (
             "a rest only where no entry went",
-            Policy { rests: |progress, is_met| !is_met && progress.entries == 0, ..library },
-            "a pass that gave up was followed by another at once",
+            Policy { rests: |progress, _, is_met| !is_met && progress.entries == 0, ..library },
+            "a pass that brought too little was followed by another at once",
+        ),
+        (
+            "a rest only after an unmet goal",
+            Policy { rests: |_, _, is_met| !is_met, ..library },
+            "a pass that brought too little was followed by another at once",
         ),
     ];
     for (mistake, soft, violation) in mistakes {
