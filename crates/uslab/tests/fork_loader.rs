@@ -23,6 +23,8 @@ static LEAVES: AtomicBool = AtomicBool::new(false);
 /// Whether it is inside.
 static IS_INSIDE: AtomicBool = AtomicBool::new(false);
 
+/// # Safety
+/// None is needed: it uses no argument.
 unsafe extern "C" fn stay(_: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> libc::c_int {
     IS_INSIDE.store(true, Relaxed);
     while !LEAVES.load(Relaxed) {
@@ -33,7 +35,8 @@ unsafe extern "C" fn stay(_: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_
 
 /// Forks while another thread is inside the loader, and waits until the child ends.
 fn fork_beside_a_visitor(work: impl FnOnce() -> Result<(), &'static str>) {
-    (LEAVES.store(false, Relaxed), IS_INSIDE.store(false, Relaxed));
+    LEAVES.store(false, Relaxed);
+    IS_INSIDE.store(false, Relaxed);
     std::thread::scope(|scope| {
         // SAFETY: the loader calls `stay` with its descriptions, and that uses none.
         scope.spawn(|| unsafe { libc::dl_iterate_phdr(Some(stay), std::ptr::null_mut()) });

@@ -65,7 +65,8 @@ fn wait_until(is_so: impl Fn() -> bool, turns: u32) -> bool {
     })
 }
 
-/// Keeps threads of this library out until [`end_fork`]. Forks may nest: a handler that interrupts one may fork.
+/// Keeps threads of this library out until [`end_fork`]. Forks may nest: a handler that interrupts
+/// one may fork.
 pub fn begin_fork() {
     FORKS.fetch_add(1, SeqCst);
     wait_until(|| !IS_INSIDE.load(SeqCst), 10 * TURNS);
