@@ -122,6 +122,7 @@ extern "C" fn child() {
     // First of all: the child's figures must not go into the parent's file.
     counters::publish_in_child(is_alone);
     only_thread_left(os::Futex::thread_key);
+    slab::forget_other_threads();
     (hooks::get().in_child)(is_alone);
     if is_alone {
         background::reset_in_child();

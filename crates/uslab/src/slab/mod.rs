@@ -38,6 +38,7 @@
 
 mod checks;
 mod claimed;
+mod delayed;
 mod free;
 mod geometry;
 mod group;
@@ -62,6 +63,7 @@ pub mod words;
 
 use crate::os::facts::Fact;
 
+pub use delayed::{Delayed, forget_other_threads};
 pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
 pub use group::{GroupMemory, ListsLock};
 pub use kept::keep_addresses;
