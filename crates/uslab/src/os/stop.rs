@@ -210,9 +210,9 @@ const TURNS: u32 = 200;
 const MAX_WAIT_MS: u32 = 2000;
 
 impl Threads<'_> {
-    /// Stops all threads of `process` but `caller`; false if the kernel refuses one, or `/proc` does
-    /// not list them. A thread may start another one until it is stopped, so the list is read until
-    /// it has no new thread.
+    /// Stops all threads of `process` but `caller`; false if the kernel refuses one, or `/proc`
+    /// does not list them. A thread may start another one until it is stopped, so the list is read
+    /// until it has no new thread.
     fn stop_all(&mut self, process: u32, caller: u32) -> bool {
         if !has_own_numbers() {
             return false;

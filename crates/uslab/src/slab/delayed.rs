@@ -99,8 +99,18 @@ fn report_all(place: &Place) {
     }
 }
 
+/// Reports `misuse` of `pointer`, then ends the process unless [`crate::report::set_abort`]
+/// disabled that. `cache` is the name of the cache, or of the function that the program called.
+/// Within a [`Delayed`] of this thread the report waits for its end.
+#[cold]
+pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
+    if !keep(misuse, pointer, cache) {
+        report_now(misuse, pointer, cache);
+    }
+}
+
 /// Keeps a misuse that this thread found; false if it is to be reported at once.
-pub(super) fn keep(misuse: Misuse, pointer: *const u8, name: &str) -> bool {
+fn keep(misuse: Misuse, pointer: *const u8, name: &str) -> bool {
     let Some(place) = own_place() else { return false };
     let mut copy = [0; NAME_BYTES];
     let name_bytes = (0..=NAME_BYTES.min(name.len())).rfind(|&n| name.is_char_boundary(n)).unwrap_or(0);

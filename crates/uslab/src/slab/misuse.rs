@@ -1,7 +1,6 @@
 //! Misuse of `free` that the slab layer recognises, and its reports, which name the pointer and the
 //! fault.
 
-use super::delayed;
 use crate::pages;
 use crate::report::{self, Bytes, Fault, Report};
 use crate::rseq::Owner;
@@ -24,17 +23,7 @@ pub enum Misuse {
     NotAllocated,
 }
 
-/// Reports `misuse` of `pointer`, then ends the process unless [`report::set_abort`] disabled
-/// that. `cache` is the name of the cache, or of the function that the program called. Within a
-/// [`super::Delayed`] the report waits for its end.
-#[cold]
-pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
-    if !delayed::keep(misuse, pointer, cache) {
-        report_now(misuse, pointer, cache);
-    }
-}
-
-/// [`report_misuse`], whatever locks the thread holds.
+/// [`super::report_misuse`], whatever locks the thread holds.
 pub(super) fn report_now(misuse: Misuse, pointer: *const u8, cache: &str) {
     let headline = Headline { misuse, pointer, cache };
     let report = Report::new(misuse.fault(), pointer as usize, cache, &headline);
