@@ -15,6 +15,8 @@ use pinned::stay_on_this_cpu;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use uslab::debug::{Sink, set_sink};
 use uslab::malloc::{free, free_bulk, malloc, realloc};
 use uslab::{CacheBuilder, Flags, Heap, RawCache};
 
@@ -495,4 +497,35 @@ fn a_constructor_that_panics_or_returns_another_object_ends_the_process() {
     assert!(ends(&panicked) && text(&panicked).contains("cannot construct"), "{}", text(&panicked));
     let other = made("another").expect("this is the parent");
     assert!(ends(&other) && text(&other).contains("returned another object"), "{}", text(&other));
+}
+
+#[test]
+fn a_double_free_that_a_trim_finds_is_reported_without_locks() {
+    static REPORTS: AtomicU32 = AtomicU32::new(0);
+    let name = "a_double_free_that_a_trim_finds_is_reported_without_locks";
+    for mode in ["1", "0"] {
+        let Some(output) = again(name, &[("USLAB_ON_MISUSE", "report"), ("USLAB_RSEQ", mode)]) else {
+            // SAFETY: ends the process, should it wait for ever; no preconditions.
+            unsafe { libc::alarm(30) };
+            stay_on_this_cpu();
+            set_sink(Sink::Callback(|text| {
+                // Takes the lock that the trim had.
+                drop(cache("callback"));
+                REPORTS.fetch_add(u32::from(text.contains("double free")), Relaxed);
+            }));
+            let objects = [(); 3].map(|()| malloc(100));
+            for object in objects.into_iter().chain(objects) {
+                // SAFETY: the second free of each is the fault that the test is about.
+                unsafe { free(object) };
+            }
+            let before = REPORTS.load(Relaxed);
+            uslab::trim(0);
+            // One for a word of the slab's bits.
+            assert_eq!((before, REPORTS.load(Relaxed)), (0, 1));
+            eprintln!("{WENT_ON}");
+            return;
+        };
+        assert!(output.status.success(), "{}\n{}", output.status, text(&output));
+        assert!(text(&output).contains(WENT_ON), "{}", text(&output));
+    }
 }

@@ -10,7 +10,10 @@ mod sites;
 use modes::in_both_modes;
 use sites::{PERIOD, SITE_BYTES, is_close, profile};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use uslab::internal::entry::{MALLOC, Program, free_sized_tested, malloc_for, realloc_for, zeroed_for};
+use uslab::internal::entry::{
+    MALLOC, Program, free_bulk, free_sized_tested, malloc_bulk, malloc_for, malloc_noreclaim, realloc_for,
+    zeroed_for, zeroed_noreclaim,
+};
 use uslab::malloc::{free, free_sized, malloc};
 use uslab::profile;
 
@@ -88,6 +91,40 @@ fn ten_sites_of_pairs_are_each_estimated_within_5_percent() {
         }
         profile::stop();
         uslab::debug::validate().expect("the library's structures are whole");
+    });
+}
+
+#[test]
+fn allocations_without_reclaim_and_in_bulk_are_estimated_within_5_percent() {
+    const NAME: &str = "allocations_without_reclaim_and_in_bulk_are_estimated_within_5_percent";
+    in_both_modes(NAME, &[], || {
+        profile::start(PERIOD).expect("there is memory");
+        let estimate = |cache: &str| profile().1.get(cache).map_or(0.0, |site| site.alloc_bytes);
+        let ways = [malloc_noreclaim as fn(usize) -> *mut u8, zeroed_noreclaim];
+        for (way, size, cache) in [
+            (0, 512, "malloc-512"),
+            (1, 1000, "malloc-1k"),
+            (0, 200_000, "malloc-224k"),
+            (1, 120_000, "malloc-128k"),
+        ] {
+            let (before, count) = (estimate(cache), SITE_BYTES / size);
+            for _ in 0..count {
+                let object = ways[way](size);
+                assert!(!object.is_null());
+                // SAFETY: just allocated.
+                unsafe { free(object) };
+            }
+            is_close(cache, estimate(cache) - before, (count * size) as f64);
+        }
+        let (before, rounds) = (estimate("malloc-320"), SITE_BYTES / 32_000);
+        for _ in 0..rounds {
+            let mut objects = [std::ptr::null_mut(); 100];
+            assert!(malloc_bulk(320, &mut objects));
+            // SAFETY: just allocated.
+            unsafe { free_bulk(&objects) };
+        }
+        is_close("malloc-320", estimate("malloc-320") - before, (rounds * 32_000) as f64);
+        profile::stop();
     });
 }
 

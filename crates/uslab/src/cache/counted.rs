@@ -60,13 +60,15 @@ impl Core {
     }
 
     /// Serves one of `n` charged allocations, and leaves the objects for the others in this CPU's
-    /// counted sheaf. Reclaims if it must; null if memory is used up.
-    pub(crate) fn take_counted(&self, n: usize, request: Request) -> *mut u8 {
-        if self.late.is_on() {
-            return self.alloc_slow_for(request);
-        }
-        let object = self.cpu.take_counted(n);
-        if object.is_null() { self.alloc_slow_for(request) } else { object }
+    /// counted sheaf. `serve` is called where these cannot; null if it fails, too.
+    pub(crate) fn take_counted(
+        &self,
+        n: usize,
+        request: Request,
+        serve: fn(&Core, Request) -> *mut u8,
+    ) -> *mut u8 {
+        let object = if self.late.is_on() { core::ptr::null_mut() } else { self.cpu.take_counted(n) };
+        if object.is_null() { serve(self, request) } else { object }
     }
 
     fn most_counted(&self) -> usize {

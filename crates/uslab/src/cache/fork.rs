@@ -100,7 +100,7 @@ fn undo(child: bool) {
 }
 
 extern "C" fn parent() {
-    os::unwind::end_fork(false);
+    os::unwind::end_fork();
     if alone::pop() {
         return alone::end();
     }
@@ -117,11 +117,12 @@ pub fn rehearse() {
 }
 
 extern "C" fn child() {
-    os::unwind::end_fork(true);
     let is_alone = alone::pop();
+    os::unwind::end_fork_in_child(is_alone);
     // First of all: the child's figures must not go into the parent's file.
     counters::publish_in_child(is_alone);
     only_thread_left(os::Futex::thread_key);
+    slab::forget_other_threads();
     (hooks::get().in_child)(is_alone);
     if is_alone {
         background::reset_in_child();

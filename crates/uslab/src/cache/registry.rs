@@ -11,6 +11,7 @@ use crate::os::invariant::invariant;
 use crate::os::{self, Futex, Guard, Lock};
 use crate::percpu::sheaf::RUN_ID;
 use crate::rseq::PLAIN_OWNERS;
+use crate::slab::Delayed;
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
@@ -94,8 +95,29 @@ static REGISTRY: CachePadded<Lock<Registry>> = CachePadded(Lock::new(
     Registry { used: OWN_IDS, full: [0; WORDS / 64], spare: core::ptr::null_mut(), waited_in_vain: false },
 ));
 
-pub(super) fn lock() -> Guard<'static, Registry> {
-    REGISTRY.lock()
+/// The registry's lock, held. Misuse that drains find meanwhile is reported when it was released.
+pub(super) struct Held {
+    // The order of the drops.
+    registry: Guard<'static, Registry>,
+    _delayed: Delayed,
+}
+
+impl core::ops::Deref for Held {
+    type Target = Registry;
+    fn deref(&self) -> &Registry {
+        &self.registry
+    }
+}
+
+impl core::ops::DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+}
+
+pub(super) fn lock() -> Held {
+    let delayed = Delayed::begin();
+    Held { registry: REGISTRY.lock(), _delayed: delayed }
 }
 
 pub(super) fn lock_for_fork() {

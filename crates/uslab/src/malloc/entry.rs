@@ -67,6 +67,11 @@ pub fn malloc_noreclaim(size: usize) -> *mut u8 {
 pub fn zeroed_noreclaim(align: usize, size: usize) -> *mut u8 {
     let has_class = Class::of_aligned(size, align).is_some() || Medium::of_aligned(size, align).is_some();
     if align.is_power_of_two() && !has_class {
+        if let Some(object) = profiled::take_noreclaim(size, align) {
+            // SAFETY: the object was just allocated and has at least `size` bytes.
+            unsafe { object.write_bytes(0, size) };
+            return object.as_ptr();
+        }
         return match large::alloc_with(size, align, large::Reclaim::No, Family::Malloc) {
             // SAFETY: the object was just allocated and has at least `size` bytes.
             Some(object) => unsafe { large::zeroed(object, size) },
@@ -86,6 +91,9 @@ pub fn aligned_alloc_noreclaim(align: usize, size: usize) -> *mut u8 {
     if !align.is_power_of_two() {
         os::errno::set_invalid();
         return ptr::null_mut();
+    }
+    if let Some(object) = profiled::take_noreclaim(size, align) {
+        return object.as_ptr();
     }
     if let Some(class) = Class::of_aligned(size, align) {
         return small::alloc_noreclaim(class, align, Request { bytes: size, family: Family::Malloc });
@@ -532,7 +540,7 @@ fn usable_size_of(pointer: *const u8) -> Option<Usable> {
 /// Fills `objects` with memory of `size` bytes each. On false, with ENOMEM, it has allocated none.
 pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
     // The heap profile counts objects one by one.
-    let class = Class::of(size).filter(|class| profiled::state::class(class.index()).counting().is_none());
+    let class = Class::of(size).filter(|_| profiled::state::period_bytes() == 0);
     if let Some(class) = class {
         let done = objects.is_empty()
             || small::alloc_bulk(class, objects, Request { bytes: size, family: Family::Malloc });

@@ -84,10 +84,16 @@ pub enum Way {
 
 /// The number of threads of the process; 0 if it is not known.
 pub fn threads() -> usize {
-    let mut count = 0;
-    let mut path = [0; PATH_BYTES];
-    each_thread(path_of(&mut path, &[super::file::process_id()]), &mut |_| count += 1);
-    count
+    super::thread::count().unwrap_or(0)
+}
+
+/// Whether `/proc` numbers processes as this process does. A container may have the host's, where
+/// the number of this process is that of another one.
+fn has_own_numbers() -> bool {
+    let mut text = [0; 16];
+    let bytes = calls::readlink(c"/proc/self", &mut text).try_into().unwrap_or(0);
+    let number = core::str::from_utf8(&text[..bytes]).ok().and_then(|text| text.parse().ok());
+    number == Some(super::file::process_id())
 }
 
 /// States of the child.
@@ -204,14 +210,19 @@ const TURNS: u32 = 200;
 const MAX_WAIT_MS: u32 = 2000;
 
 impl Threads<'_> {
-    /// Stops all threads of `process` but `caller`; false if the kernel refuses one. A thread may
-    /// start another one until it is stopped, so the list is read until it has no new thread.
+    /// Stops all threads of `process` but `caller`; false if the kernel refuses one, or `/proc`
+    /// does not list them. A thread may start another one until it is stopped, so the list is read
+    /// until it has no new thread.
     fn stop_all(&mut self, process: u32, caller: u32) -> bool {
+        if !has_own_numbers() {
+            return false;
+        }
         let mut path = [0; PATH_BYTES];
         let path = path_of(&mut path, &[process]);
         loop {
-            let (mut is_new, mut is_refused) = (false, false);
+            let (mut is_new, mut is_refused, mut is_listed) = (false, false, false);
             each_thread(path, &mut |id| {
+                is_listed |= id == caller;
                 let is_known = id == caller || self.places[..self.used].iter().any(|thread| thread.id == id);
                 if !is_known && !is_refused {
                     match self.stop(process, id) {
@@ -221,8 +232,8 @@ impl Threads<'_> {
                     }
                 }
             });
-            if is_refused || !is_new {
-                return !is_refused;
+            if is_refused || !is_listed || !is_new {
+                return is_listed && !is_refused;
             }
         }
     }
@@ -383,4 +394,32 @@ fn each_thread(directory: &CStr, visit: &mut dyn FnMut(u32)) {
     }
     // SAFETY: the descriptor is ours and is closed once.
     unsafe { calls::close(fd) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::fork::holds_in_child;
+    use crate::os::{file, thread};
+    use std::println;
+
+    fn stops_all() -> bool {
+        Threads { places: &mut [], used: 0 }.stop_all(file::process_id(), thread::id())
+    }
+
+    #[test]
+    fn a_list_of_another_process_is_refused() {
+        assert!(holds_in_child(|| threads() == 1 && stops_all()));
+        let is_refused = || {
+            // SAFETY: the call moves the later children of this process to a namespace, where the
+            // number of the first is 1.
+            let is_apart = unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0;
+            !is_apart || holds_in_child(|| file::process_id() == 1 && threads() == 1 && !stops_all())
+        };
+        assert!(holds_in_child(is_refused));
+        // SAFETY: no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("only a privileged process tests this in a namespace of its own");
+        }
+    }
 }

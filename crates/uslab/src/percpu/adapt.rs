@@ -41,7 +41,7 @@ use crate::counters::{self, Tally};
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::pages;
-use crate::slab::Geometry;
+use crate::slab::{Delayed, Geometry};
 use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
@@ -460,6 +460,8 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
         search::ask(adapt.kind, bound - goal);
         return false;
     }
+    // Dropped after the lock.
+    let _delayed = Delayed::begin();
     let Some(mut rings) = RINGS.try_lock() else { return false };
     let ring = &mut rings[adapt.kind as usize];
     // Another thread may have changed the level meanwhile.
@@ -525,6 +527,7 @@ pub fn begin_period() {
 fn begin_period_of(kind: Kind) {
     let bound = kind.bound_bytes();
     if kind.used().load(Relaxed) > bound {
+        let _delayed = Delayed::begin();
         RINGS.lock()[kind as usize].take_from_all(bound);
     }
 }

@@ -247,7 +247,9 @@ impl fmt::Display for Headline {
 pub fn publish_and_continue(report: &Report<'_>) {
     let _errno = os::errno::Preserved::new();
     let mut frames = [0; MAX_FRAMES];
-    let stack = if report.stack.is_empty() {
+    // No capture for a line without a stack: it may wait for the loader's lock.
+    let is_shown = !report.is_brief || sink::form() == Format::Json;
+    let stack = if report.stack.is_empty() && is_shown {
         let n = match report.fault {
             // Found under a lock.
             Fault::Corrupted => os::unwind::capture_under_locks(&mut frames),

@@ -66,6 +66,11 @@ pub fn set_format(format: Format) {
     FORMAT.store(if format == Format::Json { JSON } else { TEXT }, Relaxed);
 }
 
+/// The form of reports.
+pub fn form() -> Format {
+    if FORMAT.load(Relaxed) == JSON { Format::Json } else { Format::Text }
+}
+
 /// Sets the destination of reports.
 pub fn set_sink(sink: Sink) {
     let callback = match sink {
@@ -241,7 +246,7 @@ impl Write for Out<'_> {
 
 /// Formats a report by `format`, and writes it to its destination.
 pub fn write(format: impl FnOnce(&mut Out<'_>, Format) -> fmt::Result) {
-    let form = if FORMAT.load(Relaxed) == JSON { Format::Json } else { Format::Text };
+    let form = form();
     if let Some(mut turn) = Turn::take() {
         return write_by(Out::new(turn.buffer()), form, format);
     }

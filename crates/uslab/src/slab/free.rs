@@ -1,7 +1,8 @@
 //! Frees: objects go back to their slabs, and slabs move to the lists that fit their counts.
 
+use super::delayed::report_misuse;
 use super::lists::list_for;
-use super::misuse::{Misuse, classify, report_misuse};
+use super::misuse::{Misuse, classify};
 use super::one::{NONE, Slab};
 use super::pool::Slabs;
 use super::take::VISITS;

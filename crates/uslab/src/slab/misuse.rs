@@ -23,11 +23,8 @@ pub enum Misuse {
     NotAllocated,
 }
 
-/// Reports `misuse` of `pointer`, then ends the process unless [`report::set_abort`] disabled
-/// that. `cache` is the name of the cache, or of the function that the program called. The caller
-/// may hold locks: this formats on the stack and writes once.
-#[cold]
-pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
+/// [`super::report_misuse`], whatever locks the thread holds.
+pub(super) fn report_now(misuse: Misuse, pointer: *const u8, cache: &str) {
     let headline = Headline { misuse, pointer, cache };
     let report = Report::new(misuse.fault(), pointer as usize, cache, &headline);
     report::publish(&Report { is_brief: !report::is_detailed(), ..report });

@@ -38,6 +38,7 @@
 
 mod checks;
 mod claimed;
+mod delayed;
 mod free;
 mod geometry;
 mod group;
@@ -62,10 +63,11 @@ pub mod words;
 
 use crate::os::facts::Fact;
 
+pub use delayed::{Delayed, forget_other_threads, report_misuse};
 pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
 pub use group::{GroupMemory, ListsLock};
 pub use kept::keep_addresses;
-pub use misuse::{Headline, Misuse, report_misuse};
+pub use misuse::{Headline, Misuse};
 pub use pool::{Constructor, Slabs};
 pub use resident::Walk;
 pub use used::{lock_marks_for_fork, unlock_marks_after_fork};

@@ -22,7 +22,7 @@ pub trait Park {
     fn wake_one(word: &AtomicU32);
     /// Reports that `word` has a value that no lock ever has.
     fn corrupted(word: &AtomicU32);
-    /// A number unique to the calling thread among live threads; not 0. Used in debug builds only.
+    /// A number unique to the calling thread among live threads; not 0.
     fn thread_key() -> usize;
 }
 

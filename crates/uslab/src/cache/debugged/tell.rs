@@ -9,13 +9,13 @@ use super::object::{
 };
 use crate::cache::registry;
 use crate::os::debugging::RED_ZONE;
-use crate::os::unwind::{MAX_FRAMES, defines_elsewhere};
+use crate::os::unwind::{MAX_FRAMES, defines_elsewhere, generation as loader_generation};
 use crate::pages;
 use crate::report::{self, Bytes, Dump, Fault, Report};
 use crate::slab::{Headline, Misuse};
 use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A sentence, as the function that writes it.
 struct Said<F>(F);
@@ -250,16 +250,27 @@ pub fn check_release(object: &Object<'_>, name: &str, release: Release) {
 ///
 /// An object with its own `operator new` may have bound it locally. Then its memory is of `malloc`,
 /// and another object deletes it by the library's `operator delete`. The answer is not sought in a
-/// hardened process: there a mismatch does no harm.
+/// hardened process: there a mismatch does no harm. Nor where the loader's list cannot be read: in
+/// a child of a threaded fork the last answer of its parent holds.
 fn are_families_known(object: &Object<'_>) -> bool {
     static ARE_UNKNOWN: AtomicBool = AtomicBool::new(false);
+    /// The loader's generation in which they were known.
+    static KNOWN_IN: AtomicU64 = AtomicU64::new(NEVER_KNOWN);
+    const NEVER_KNOWN: u64 = u64::MAX;
     const OPERATORS: [&[u8]; 6] = [b"_Znwm", b"_Znam", b"_ZdlPv", b"_ZdaPv", b"_ZdlPvm", b"_ZdaPvm"];
     if object.debug.is_secure() || ARE_UNKNOWN.load(Relaxed) {
         return false;
     }
-    let are_known = !defines_elsewhere(&OPERATORS);
-    ARE_UNKNOWN.store(!are_known, Relaxed);
-    are_known
+    let (known_in, generation) = (KNOWN_IN.load(Relaxed), loader_generation());
+    if known_in != NEVER_KNOWN && generation.is_none_or(|now| now == known_in) {
+        return true;
+    }
+    let Some(are_unknown) = defines_elsewhere(&OPERATORS) else { return false };
+    ARE_UNKNOWN.store(are_unknown, Relaxed);
+    if let Some(generation) = generation.filter(|_| !are_unknown) {
+        KNOWN_IN.store(generation, Relaxed);
+    }
+    !are_unknown
 }
 
 /// Reports a second free.

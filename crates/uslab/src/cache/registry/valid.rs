@@ -1,6 +1,6 @@
 //! Invariants of the registry, and the functions that check them under its lock.
 
-use super::{CACHES, Core, FIRST_CACHE_ID, Guard, IDS, OWN_IDS, Registry, USED_IDS, WORDS, cache, ids};
+use super::{CACHES, Core, FIRST_CACHE_ID, IDS, OWN_IDS, Registry, USED_IDS, WORDS, cache, ids};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -58,7 +58,7 @@ impl Registry {
 /// Checks the registry, then each cache with `visit`, all under the registry's lock: no cache is
 /// created or destroyed meanwhile, and no fork begins. Returns how many caches there are.
 pub fn check(visit: &mut dyn FnMut(&'static Core) -> Checked) -> Checked<usize> {
-    let registry: Guard<'static, Registry> = super::lock();
+    let registry = super::lock();
     let caches = registry.check()?;
     ids().filter_map(cache).try_for_each(visit)?;
     Ok(caches)

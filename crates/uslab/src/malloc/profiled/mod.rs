@@ -53,6 +53,15 @@ pub(super) enum Kind {
     Zeroed,
     /// It grew beyond its place, and may grow again: it is to be a large run above 32 KiB.
     Grown,
+    /// Any object will do, but no memory is reclaimed for it.
+    NoReclaim,
+}
+
+impl Kind {
+    /// The purpose, as far as it matters where a small class serves.
+    fn of_small(self) -> Kind {
+        if self == Kind::NoReclaim { self } else { Kind::Plain }
+    }
 }
 
 /// Bytes until the next sample, by CPU; 0 where none was drawn.
@@ -165,13 +174,19 @@ fn make_ready() -> Option<NonNull<u8>> {
     None
 }
 
+/// As [`take`], for an allocation of `malloc`'s that must not reclaim.
+pub(super) fn take_noreclaim(size: usize, align: usize) -> Option<NonNull<u8>> {
+    take(size, align, Family::Malloc, Kind::NoReclaim)
+}
+
 #[cold]
 #[inline(never)]
 fn take_counted(size: usize, align: usize, family: Family, kind: Kind) -> Option<NonNull<u8>> {
     if let Some(class) = Class::of_aligned(size, align)
         && let Some(core) = state::class(class.index()).counting()
     {
-        return take_from(core, class.index(), class.bytes(), Wanted { size, align, family }, Kind::Plain);
+        let wanted = Wanted { size, align, family };
+        return take_from(core, class.index(), class.bytes(), wanted, kind.of_small());
     }
     take_otherwise(Wanted { size, align, family }, kind)
 }
@@ -197,7 +212,7 @@ fn take_otherwise(wanted: Wanted, kind: Kind) -> Option<NonNull<u8>> {
         (None, None) => (LARGE, size.checked_next_multiple_of(crate::pages::PAGE_BYTES)?),
     };
     if let Some(core) = (index != LARGE).then(|| state::class(index).counting()).flatten() {
-        return take_from(core, index, bytes, wanted, if medium.is_some() { kind } else { Kind::Plain });
+        return take_from(core, index, bytes, wanted, if medium.is_some() { kind } else { kind.of_small() });
     }
     let period = state::period_bytes();
     // While a profile starts, the tables do not name the class's counted row yet.
@@ -226,7 +241,8 @@ fn take_from(core: &Core, index: usize, bytes: usize, wanted: Wanted, kind: Kind
         // SAFETY: the slots are the cache's.
         return NonNull::new(unsafe { rseq::pop(core.slots()) });
     }
-    NonNull::new(core.take_counted(n.max(1), Request { bytes: wanted.size, family: wanted.family }))
+    let serve = if kind == Kind::NoReclaim { Core::alloc_noreclaim_for } else { Core::alloc_slow_for };
+    NonNull::new(core.take_counted(n.max(1), Request { bytes: wanted.size, family: wanted.family }, serve))
 }
 
 /// Charges `bytes` to this CPU's countdown; returns whether it ended.

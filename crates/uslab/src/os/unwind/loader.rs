@@ -1,11 +1,16 @@
 //! The loader's list of objects, which is read under a lock of the loader's.
 //!
 //! glibc does not reset that lock in a fork child: a thread that was inside in the parent leaves it
-//! taken for ever. So a fork waits until no thread of this library is inside, and keeps others out.
+//! taken for ever. Other threads of the program may be inside for reasons of their own (`dlopen`,
+//! `dl_iterate_phdr`), so the child of a threaded fork never reads the list again. It finds
+//! objects where that takes no lock (`_dl_find_object`), and else keeps the rules that the parent
+//! had. A fork without such threads waits until the background thread is outside,
+//! and keeps it out. musl's `fork` takes the lock itself.
 //!
 //! ```text
 //!   reader   inside := 1 ─▶ forks 0? ─yes─▶ reads ─▶ inside := 0
 //!   fork     forks + 1 ─▶ inside 0? ─yes─▶ copies the memory ─▶ forks - 1
+//!   child    inside 1, or other threads under glibc? ─yes─▶ reads no more
 //! ```
 //!
 //! Both wait for a bounded time only. A thread that visits the list for the program may allocate
@@ -21,8 +26,7 @@ use core::sync::atomic::{
 static IS_INSIDE: AtomicBool = AtomicBool::new(false);
 /// Forks under way.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Whether the loader's lock may be taken for ever: the process is the child of a fork that did not
-/// wait longer.
+/// Whether the loader's lock may be taken for ever, by a thread of this process's parent.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Turns that a reader waits, and those of them without giving the CPU away.
@@ -31,7 +35,7 @@ const SPINS: u32 = 100;
 
 /// Calls `read`, which may use `dl_iterate_phdr`. `None` where the caller must do without.
 pub fn inside<R>(read: impl FnOnce() -> R) -> Option<R> {
-    if IS_LOST.load(Relaxed) || !wait_until(|| !IS_INSIDE.swap(true, SeqCst), TURNS) {
+    if is_lost() || !wait_until(|| !IS_INSIDE.swap(true, SeqCst), TURNS) {
         return None;
     }
     let result = (FORKS.load(SeqCst) == 0).then(read);
@@ -41,7 +45,12 @@ pub fn inside<R>(read: impl FnOnce() -> R) -> Option<R> {
 
 /// Whether [`inside`] reads the list.
 pub fn is_open() -> bool {
-    FORKS.load(Relaxed) == 0 && !IS_LOST.load(Relaxed)
+    FORKS.load(Relaxed) == 0 && !is_lost()
+}
+
+/// Whether the loader's list is never read again, so that changes of it stay unknown.
+pub fn is_lost() -> bool {
+    IS_LOST.load(Relaxed)
 }
 
 fn wait_until(is_so: impl Fn() -> bool, turns: u32) -> bool {
@@ -56,17 +65,25 @@ fn wait_until(is_so: impl Fn() -> bool, turns: u32) -> bool {
     })
 }
 
-/// Keeps threads out until [`end_fork`]. Forks may nest: a handler that interrupts one may fork.
+/// Keeps threads of this library out until [`end_fork`]. Forks may nest: a handler that interrupts
+/// one may fork.
 pub fn begin_fork() {
     FORKS.fetch_add(1, SeqCst);
     wait_until(|| !IS_INSIDE.load(SeqCst), 10 * TURNS);
 }
 
-/// Ends [`begin_fork`], in the parent or the child.
-pub fn end_fork(is_child: bool) {
-    if is_child && IS_INSIDE.load(SeqCst) {
+/// Ends [`begin_fork`] in the child. `was_alone` tells that the parent had no thread of the program
+/// but the one that forked.
+pub fn end_fork_in_child(was_alone: bool) {
+    let is_lost = IS_INSIDE.load(SeqCst) || cfg!(target_env = "gnu") && !was_alone;
+    if is_lost {
         IS_LOST.store(true, Relaxed);
     }
+    end_fork();
+}
+
+/// Ends [`begin_fork`] in the parent.
+pub fn end_fork() {
     let _ = FORKS.fetch_update(SeqCst, SeqCst, |forks| forks.checked_sub(1));
 }
 
@@ -75,14 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fork_keeps_readers_out_and_its_child_can_read() {
+    fn a_fork_keeps_readers_out_until_it_ends() {
         assert_eq!(inside(|| 7), Some(7));
         begin_fork();
         begin_fork();
         assert_eq!(inside(|| 7), None);
-        end_fork(false);
+        end_fork();
         assert_eq!(inside(|| 7), None);
-        end_fork(false);
+        end_fork();
         assert_eq!(inside(|| 7), Some(7));
     }
 }

@@ -25,8 +25,8 @@ mod rule;
 mod table;
 
 use again::Trail;
-pub use loader::{begin_fork, end_fork};
-pub use object::{Object, defines_elsewhere, find, function_at, function_of_image};
+pub use loader::{begin_fork, end_fork, end_fork_in_child};
+pub use object::{Object, defines_elsewhere, find, function_at, function_of_image, generation};
 use rule::Rule;
 
 /// Upper bound on the frames of a stack.

@@ -166,13 +166,14 @@ unsafe fn describe(info: &libc::dl_phdr_info, pc: usize) -> (Object, bool) {
 }
 
 /// Whether an object exports one of the functions `names`, besides this library and the C++
-/// runtimes. Also true where an object's symbols are not known. The walk over all symbols takes
-/// some time, so only checks that found a fault call it.
-pub fn defines_elsewhere(names: &[&[u8]]) -> bool {
+/// runtimes. Also true where an object's symbols are not known; `None` where the list of objects
+/// cannot be read now. The walk over all symbols takes some time, so only checks that found a fault
+/// call it.
+pub fn defines_elsewhere(names: &[&[u8]]) -> Option<bool> {
     let mut search = NameSearch { names, is_found: false };
     // SAFETY: as in `find_in_list`.
-    unsafe { libc::dl_iterate_phdr(Some(visit_names), (&raw mut search).cast()) };
-    search.is_found
+    loader::inside(|| unsafe { libc::dl_iterate_phdr(Some(visit_names), (&raw mut search).cast()) })?;
+    Some(search.is_found)
 }
 
 struct NameSearch<'a> {

@@ -38,18 +38,28 @@ pub fn renew() {
 #[inline]
 pub fn of(pc: usize) -> Option<Rule> {
     let entry = &TABLE[(pc as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 52];
-    let rule = entry.rule.load(Relaxed);
-    if entry.key.load(Relaxed) ^ rule == pc as u64 {
-        return Rule::of_word(rule);
+    match entry.rule_of(pc) {
+        Some(rule) if !loader::is_lost() => Rule::of_word(rule),
+        _ => compute(pc, entry),
     }
-    compute(pc, entry)
 }
 
+impl Entry {
+    /// The rule, as a word, if it is that of `pc`.
+    #[inline]
+    fn rule_of(&self, pc: usize) -> Option<u64> {
+        let rule = self.rule.load(Relaxed);
+        (self.key.load(Relaxed) ^ rule == pc as u64).then_some(rule)
+    }
+}
+
+/// Runs the program for `pc`. Where the loader's list cannot be read, an older rule serves only if
+/// the object cannot be found: [`renew`] did not notice what was unloaded since.
 #[cold]
 fn compute(pc: usize, entry: &Entry) -> Option<Rule> {
     let found = cfi::rule_at(pc);
     if found.is_none() && !loader::is_open() {
-        return None;
+        return entry.rule_of(pc).and_then(Rule::of_word);
     }
     let rule = found.unwrap_or(Rule::NONE);
     entry.rule.store(rule.0, Relaxed);

@@ -14,6 +14,7 @@ use super::{KINDS, Kind, Level, RINGS, Ring, take_misses};
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::percpu::{CpuCache, Drain, Keep};
+use crate::slab::Delayed;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Upper bound on the caches that one search asks.
@@ -46,6 +47,7 @@ pub fn search() {
         let wanted = &WANTED[kind as usize];
         if wanted.load(Relaxed) > 0 {
             let goal = kind.bound_bytes().saturating_sub(wanted.swap(0, Relaxed));
+            let _delayed = Delayed::begin();
             RINGS.lock()[kind as usize].take_from_idle(goal, core::ptr::null());
         }
     }
