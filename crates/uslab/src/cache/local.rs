@@ -259,18 +259,11 @@ impl Core {
 /// let cells = CELLS.local().unwrap();
 /// std::thread::spawn(move || cells.alloc());
 /// ```
-///
-/// Like the cache it takes objects of `T` alone, not of a type with shorter lifetimes:
-///
-/// ```compile_fail
-/// fn shortens<'a>(local: uslab::LocalCache<'a, &'static str>) -> uslab::LocalCache<'a, &'a str> {
-///     local
-/// }
-/// ```
 pub struct LocalCache<'a, T> {
     raw: RawLocal<'a>,
-    /// Invariant, as [`super::Cache`] is.
-    typed: PhantomData<fn(T) -> T>,
+    /// Covariant, so that objects may borrow from the handle (`examples/interpreter.rs`). Safe code
+    /// does not see what an object held before: others get pointers to it alone.
+    typed: PhantomData<fn() -> T>,
 }
 
 impl<'a, T> LocalCache<'a, T> {
