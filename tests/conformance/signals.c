@@ -59,7 +59,7 @@ static void handler_allocates(void) {
     struct itimerval every = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
     CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0);
     volatile uint64_t count = 0;
-    for (double end = now_s() + 2; now_s() < end;)
+    for (double end = now_s() + 1; now_s() < end;)
         for (int i = 0; i < 100000; i++) count = count + 1;
     CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
     CHECK(handled > 100, "only %d signals", (int)handled);
@@ -105,7 +105,7 @@ static void signals_interrupt_allocation(void) {
     handle(SIGUSR1, count_signal);
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_create(&threads[i], NULL, storm_under_own_timer, (void *)(uintptr_t)(i + 1)) == 0);
-    for (double end = now_s() + 3; now_s() < end;) usleep(10000);
+    for (double end = now_s() + 2; now_s() < end;) usleep(10000);
     atomic_store(&over, 1);
     for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK(stormed > 1000, "only %d signals arrived", stormed);
@@ -120,7 +120,7 @@ static void migrations_interrupt_allocation(void) {
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_create(&threads[i], NULL, storm_under_signals, (void *)(uintptr_t)(i + 1)) == 0);
     uint64_t random = 5;
-    for (double end = now_s() + 3; now_s() < end;) {
+    for (double end = now_s() + 2; now_s() < end;) {
         int cpu = (int)(next_random(&random) % CPU_SETSIZE);
         if (!CPU_ISSET(cpu, &all)) continue;
         CPU_ZERO(&one);

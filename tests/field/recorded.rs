@@ -4,6 +4,8 @@
 use super::seen::Seen;
 use std::fs;
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use uslab_tests::harness::{Mode, Scratch, artifacts};
 
 both_modes! {
@@ -21,7 +23,16 @@ fn known_memory_is_on_the_page(mode: Mode) {
     let mut recording = Command::new(command);
     recording.args(["record", &pid, "--every", "100ms", "-o", path]).env("USLAB_SNAPSHOT", seen.snapshots());
     let recording = recording.stderr(Stdio::piped()).spawn().expect("started");
-    std::thread::sleep(std::time::Duration::from_millis(700));
+    // The file grows with each sample.
+    let bytes = || fs::metadata(&record).map_or(0, |file| file.len());
+    let start = Instant::now();
+    for _ in 0..3 {
+        let before = bytes();
+        while bytes() <= before {
+            assert!(start.elapsed() < Duration::from_secs(60), "in 60 s: samples");
+            sleep(Duration::from_millis(10));
+        }
+    }
     drop(seen);
     let ended = recording.wait_with_output().expect("ended");
     let said = String::from_utf8_lossy(&ended.stderr);

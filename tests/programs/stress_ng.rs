@@ -7,15 +7,15 @@ both_modes!(processes => malloc_fork_and_vfork, mixture => threads_and_tables);
 
 /// The three stressors that the allocator must survive together.
 fn malloc_fork_and_vfork(mode: Mode) {
-    let line = "--malloc 2 --malloc-ops 100000 --malloc-pthreads 2 --malloc-touch \
-                --fork 2 --fork-ops 300 --vfork 2 --vfork-ops 800";
+    let line = "--malloc 2 --malloc-ops 50000 --malloc-pthreads 2 --malloc-touch \
+                --fork 2 --fork-ops 150 --vfork 2 --vfork-ops 400";
     stress(mode, line, 6);
 }
 
 fn threads_and_tables(mode: Mode) {
-    let line = "--clone 1 --clone-ops 20 --spawn 1 --spawn-ops 40 --exec 1 --exec-ops 20 \
-                --pthread 1 --pthread-ops 1500 --dynlib 1 --dynlib-ops 60 \
-                --hsearch 1 --hsearch-ops 100 --membarrier 1 --membarrier-ops 20";
+    let line = "--clone 1 --clone-ops 10 --spawn 1 --spawn-ops 20 --exec 1 --exec-ops 10 \
+                --pthread 1 --pthread-ops 700 --dynlib 1 --dynlib-ops 30 \
+                --hsearch 1 --hsearch-ops 50 --membarrier 1 --membarrier-ops 20";
     stress(mode, line, 7);
 }
 

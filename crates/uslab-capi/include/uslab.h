@@ -17,18 +17,18 @@
  *             not call any function of the library.
  *   Signals   As with malloc, a signal handler must not call it if the signal may have interrupted
  *             a function of the library.
- *   Blocking  It may sleep on short locks and make system calls; "takes no lock" means neither. An
+ *   Blocking  It may sleep on short locks and make system calls. "Takes no lock" excludes both. An
  *             allocation also runs shrinkers, at the hard limit or if the system refuses memory.
  *   Errors    A function returns NULL, false or an error number on failure, by its type, and sets
  *             errno. The error number 0 is success. A NULL handle, and any other argument that the
  *             library can recognise as wrong, is EINVAL. A successful free preserves errno.
- *   Misuse    uslab reports an object freed twice in a row, or a pointer to the inside of an
- *             object, at once. It reports other misuse, a second free in uslab_free_bulk, misuse of
- *             uslab_cache_free_bulk, and some of objects beyond 16 KiB when the object reaches its
- *             slab at the latest: by a line on standard error and abort(). With
- *             USLAB_ON_MISUSE=report the program goes on.
+ *   Misuse    A report is a line on standard error, and then abort(); the program goes on with
+ *             USLAB_ON_MISUSE=report. An object freed twice in a row, or a pointer to the inside of
+ *             an object, is reported at once. Other misuse, also in uslab_free_bulk and
+ *             uslab_cache_free_bulk, and some with objects beyond 16 KiB, is reported when the
+ *             object reaches its slab, at the latest.
  *   Memory    The library never calls the C library's malloc. Its memory goes back through its own
- *             functions. With libuslab_malloc.so preloaded, free() is another allocator's.
+ *             functions. free() is another allocator, also with libuslab_malloc.so preloaded.
  *
  * Structures that the caller fills start with type_size. Zero the structure, then set type_size to
  * its sizeof: 0 is the default of every other field. A program compiled with an older header works
@@ -396,8 +396,8 @@ void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
 
 /* When huge pages of 2 MiB back memory. AUTO, the default: where a heap beyond 20 MiB grows and has
  * little free memory; for objects beyond a page, only while the program touches nearly all of them.
- * Never without a background thread, with a decay of 0, or under `ulimit -v`. ALWAYS: few objects
- * hold 2 MiB and more; free memory returns in pieces of 2 MiB only, unless memory is short. */
+ * Never without a background thread, with a decay of 0, or under `ulimit -v`. ALWAYS: a process of
+ * few objects takes 2 MiB or more; free memory returns by 2 MiB only, unless memory is short. */
 #define USLAB_HUGE_PAGES_AUTO   0u
 #define USLAB_HUGE_PAGES_NEVER  1u
 #define USLAB_HUGE_PAGES_ALWAYS 2u

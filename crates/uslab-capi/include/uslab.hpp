@@ -331,7 +331,7 @@ namespace detail {
 /* The cache for nodes of one size and alignment, made at the first use. It is never destroyed:
  * containers may outlive every static object. Each shared object built with hidden visibility
  * (-fvisibility=hidden) has its own node caches, as it may contain its own copy of the library. So
- * containers must not pass between such objects. */
+ * containers must not pass between two such shared objects. */
 template <std::size_t Size, std::size_t Align> class nodes {
 public:
     static void *allocate()
@@ -529,7 +529,7 @@ inline constexpr std::size_t shrink_stop = static_cast<std::size_t>(-1); // USLA
 /*
  * A shrinker of two callables. `count()` returns how many entries could go. `scan(n)` frees up to n
  * entries and returns how many it freed, or shrink_stop. Either may take a
- * `const uslab_shrink_control &` instead. A `scan` that takes anything gets n.
+ * `const uslab_shrink_control &` instead. A `scan` that could take either argument gets n.
  *
  * The callables run on any thread that reclaims, one call at a time. An exception from them ends
  * the program. The destructor waits for a running callback; a callback must not run it.

@@ -1,16 +1,17 @@
-//! A `clone` whose child shares the memory and the thread control block of a suspended parent
-//! (`CLONE_VM | CLONE_VFORK`), as programs start others with: the child may allocate, as that of
-//! [`vfork`](super::vfork) may, and takes over the thread's registration in the same way.
+//! `clone` with `CLONE_VM | CLONE_VFORK`, by which some programs start others: the child shares the
+//! memory and the thread control block of its suspended parent. Such a child may allocate, as a
+//! child of [`vfork`](super::vfork) may, and takes over the registration in the same way.
 //!
 //! ```text
 //!   clone: lent = begin() ── __clone ─┬─ parent, when the child has ended: in_parent(lent)
 //!                                     └─ child, on a stack of its own: in_child(lent) ─ function
 //! ```
 //!
-//! A child with a copy of the memory may start the background thread, for which a return from its
-//! function is no end of the process: the C library ends the thread alone. So such a child ends the
-//! process when its function returns and the background thread is the only other one, or where
-//! `/proc` cannot tell. All other calls go to the C library as they are.
+//! A child with a copy of the memory may start the background thread. When the child's function
+//! returns, the C library ends only that thread, and the background thread would keep the process
+//! alive. So such a child ends the process itself when its function returns and the background
+//! thread is the only other one, or where `/proc` cannot tell. All other calls go to the C library
+//! as they are.
 
 use core::ffi::{c_int, c_void};
 use uslab::internal::entry as malloc;

@@ -80,7 +80,7 @@ fn a_limit_below_the_live_objects_fails_allocations_only() {
         let again = cache.alloc().expect("the limit has room now");
         let start = Instant::now();
         while held() > 8 * MIB {
-            assert!(start.elapsed() < Duration::from_secs(30), "{} held", held());
+            assert!(start.elapsed() < Duration::from_secs(120), "{} held", held());
             std::thread::sleep(Duration::from_millis(20));
         }
         // SAFETY: as above.
@@ -131,7 +131,7 @@ fn above_the_soft_limit_the_background_reclaims() {
         }
         let start = Instant::now();
         while held() > 32 * MIB {
-            assert!(start.elapsed() < Duration::from_secs(30), "{} MiB held", held() / MIB);
+            assert!(start.elapsed() < Duration::from_secs(120), "{} MiB held", held() / MIB);
             std::thread::sleep(Duration::from_millis(20));
         }
         println!(

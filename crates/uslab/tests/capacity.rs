@@ -94,7 +94,7 @@ fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
         let start = Instant::now();
         while charged() > bound_bytes() {
             std::thread::sleep(Duration::from_millis(20));
-            assert!(start.elapsed() < Duration::from_secs(20), "{} of {}", charged(), bound_bytes());
+            assert!(start.elapsed() < Duration::from_secs(120), "{} of {}", charged(), bound_bytes());
         }
         // SAFETY: allocated by this test, and unused from here on.
         objects.into_iter().for_each(|object| unsafe { large.free(object) });
@@ -103,13 +103,13 @@ fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
             // The background thread lowers capacities, of busy caches too.
             grow();
             large.shrink();
-            assert!(start.elapsed() < Duration::from_secs(20), "{} of {most} are left", charged());
+            assert!(start.elapsed() < Duration::from_secs(120), "{} of {most} are left", charged());
         }
         // Idle caches lose all of their extra capacity.
         while charged() > 0 {
             trim(0);
             std::thread::sleep(Duration::from_millis(50));
-            assert!(start.elapsed() < Duration::from_secs(40), "{} are left", charged());
+            assert!(start.elapsed() < Duration::from_secs(120), "{} are left", charged());
         }
         assert_eq!(bound_bytes(), FLOOR_BYTES);
     });

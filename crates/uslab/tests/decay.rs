@@ -44,7 +44,7 @@ fn wave() -> usize {
 fn until_gone() {
     let start = Instant::now();
     while free_bytes() > MIB {
-        assert!(start.elapsed() < Duration::from_secs(30), "free memory goes back");
+        assert!(start.elapsed() < Duration::from_secs(120), "free memory goes back");
         std::thread::sleep(Duration::from_millis(20));
     }
     println!("gone after {:.2?}", start.elapsed());
@@ -115,7 +115,7 @@ fn free_pages_inside_slabs() -> usize {
 fn until_pages_inside_slabs_went(before_bytes: usize) {
     let start = Instant::now();
     while stats::usage().used_bytes > before_bytes / 2 {
-        assert!(start.elapsed() < Duration::from_secs(30), "{} bytes stay", stats::usage().used_bytes);
+        assert!(start.elapsed() < Duration::from_secs(120), "{} bytes stay", stats::usage().used_bytes);
         std::thread::sleep(Duration::from_millis(20));
     }
     println!("gone from slabs after {:.2?}", start.elapsed());
@@ -127,11 +127,11 @@ fn pages_inside_slabs_stay_as_long_as_the_program_says() {
         uslab::set_decay(None);
         let before_bytes = free_pages_inside_slabs();
         let stay = || stats::usage().used_bytes > before_bytes / 10 * 9;
-        std::thread::sleep(Duration::from_millis(2500));
+        std::thread::sleep(Duration::from_millis(1200));
         assert!(stay(), "{} bytes of {before_bytes} stay", stats::usage().used_bytes);
         // They were seen at rest, but for less than 20 looks.
         uslab::set_decay(Some(Duration::from_secs(10)));
-        std::thread::sleep(Duration::from_millis(3000));
+        std::thread::sleep(Duration::from_millis(1500));
         assert!(stay(), "{} bytes of {before_bytes} stay", stats::usage().used_bytes);
         uslab::set_decay(Some(Duration::from_millis(100)));
         until_pages_inside_slabs_went(before_bytes);

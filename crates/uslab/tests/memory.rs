@@ -167,7 +167,7 @@ fn threads_at_once() -> usize {
 }
 
 /// Runs of a figure that depends on scheduling: on which threads left the last objects in a CPU's
-/// sheaves, and on how many slabs those objects keep. The median counts.
+/// sheaves, and on how many slabs those objects keep. Most of them must be within the limit.
 const RUNS: usize = 5;
 
 /// Measures the memory left after a thousand threads each allocated a mebibyte in objects of
@@ -175,7 +175,8 @@ const RUNS: usize = 5;
 fn idle_threads(name: &str, bytes: usize) {
     let turn = turn();
     let mut left = Vec::new();
-    for _ in 0..RUNS {
+    let are_within = |left: &[isize]| left.iter().filter(|&&bytes| bytes <= LIMIT).count() > RUNS / 2;
+    while left.len() < RUNS && !are_within(&left) {
         let Some(output) = again(name, &[]) else { return measure_idle_threads(bytes) };
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(
@@ -190,13 +191,12 @@ fn idle_threads(name: &str, bytes: usize) {
         );
     }
     drop(turn);
-    left.sort_unstable();
     let shown: Vec<String> = left.iter().map(|&bytes| format!("{:.2}", mib(bytes))).collect();
     println!(
         "{THREADS} idle threads that freed 1 MiB in {bytes}-byte objects: {} MiB left (limit 8)",
         shown.join(" ")
     );
-    assert!(left[RUNS / 2] <= LIMIT);
+    assert!(are_within(&left));
 }
 
 /// Upper bound on what idle threads leave.

@@ -48,7 +48,7 @@ fn has_reaper() -> bool {
 fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(30), "in 30 s: {what}");
+        assert!(start.elapsed() < Duration::from_secs(120), "in 120 s: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
     start.elapsed()
@@ -196,9 +196,9 @@ fn a_cache_that_crosses_empty_over_and_over_does_not_thrash() {
             }
             rounds
         };
-        run(Duration::from_millis(1500));
+        run(Duration::from_millis(600));
         let before = page_calls_of("cliff");
-        let rounds = run(Duration::from_secs(4));
+        let rounds = run(Duration::from_secs(2));
         println!(
             "0 to 4 live and back, {rounds} times: {} page-layer calls",
             page_calls_of("cliff") - before
@@ -270,7 +270,7 @@ fn it_costs_next_to_nothing_beside_a_busy_program() {
             return println!("skipped: this kernel counts no threads' time");
         };
         let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(5) {
+        while start.elapsed() < Duration::from_secs(2) {
             for cache in &caches {
                 let object = cache.alloc().unwrap();
                 // SAFETY: from this cache, and unused.

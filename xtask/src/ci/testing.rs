@@ -2,7 +2,8 @@
 //!
 //! Tests wait half of their time, for timers and for programs. So the step `test` runs two parts at
 //! once: the tests of the library and its tools, with restartable sequences and then without, and
-//! those of `tests/`, which run each program in both modes.
+//! those of `tests/`, which run each program in both modes. The tools that see only other processes
+//! are tested once.
 
 use super::{NOT_UTF8, cargo, shown_and_checked};
 use crate::workspace::{self, Workspace};
@@ -18,10 +19,16 @@ pub fn all(workspace: &Workspace) -> Result<()> {
     let programs = part(workspace, &["test", "--tests"], r#"uslab-tests) exec "$@""#);
     let programs = Beside::start(programs)?;
     let mut rseq = part(workspace, &["test"], r#"uslab-tests) ;; *) exec "$@""#);
-    let mut locked = part(workspace, &["test"], r#"uslab-tests|xtask) ;; *) exec "$@""#);
+    rseq.env("USLAB_RSEQ", "1");
+    let tools = "uslab-tests|uslab-cli|uslab-bench|uslab-scale|xtask";
+    let mut locked = part(workspace, &["test"], &format!(r#"{tools}) ;; *) exec "$@""#));
     locked.env("USLAB_RSEQ", "0");
     let library = shown_and_checked(&mut rseq).and_then(|()| shown_and_checked(&mut locked));
-    library.and(programs.finish())
+    if library.is_err() {
+        programs.stop();
+        return library;
+    }
+    programs.finish()
 }
 
 /// Cargo with a program that runs the test programs of some packages only: `arms` are those of a
@@ -50,6 +57,13 @@ impl Beside {
         command.stdout(output.try_clone()?).stderr(output.try_clone()?);
         let child = command.spawn().with_context(|| format!("cannot start `{line}`"))?;
         Ok(Beside { line, child, output })
+    }
+
+    /// Ends the command, whose result matters no more.
+    fn stop(mut self) {
+        // What it started ends with its pipes, or with the system that CI runs on.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     fn finish(mut self) -> Result<()> {

@@ -23,8 +23,9 @@ impl Core {
         }
     }
 
-    /// [`Core::alloc_slow_for`] in a followed cache. It counts in one place, because a sample of
-    /// the heap profile has the library's frames in a static program, too.
+    /// [`Core::alloc_slow_for`] in a followed cache. Only this function counts an allocation: in a
+    /// static program a sample's stack has the library's frames, too, and calls from two functions
+    /// would give one line of the program two stacks.
     #[inline(never)]
     fn alloc_followed(&self, request: Request) -> *mut u8 {
         let mut object = self.pop_followed();
@@ -49,8 +50,8 @@ impl Core {
         if out[0].is_null() && !fill(self, &mut out) {
             return core::ptr::null_mut();
         }
-        // In one place for both: the stack of a user has the library's frames in a static program,
-        // and each allocation of one line of the program is to have the same stack.
+        // Objects of both sources come here: in a static program a recorded stack has the library's
+        // frames, too, and each allocation of one line of the program is to have the same stack.
         if let Some(debug) = &self.debug {
             return debug.hand_out_each(self.cpu.slabs().name(), out[0], request);
         }

@@ -16,7 +16,7 @@ use core::ptr::NonNull;
 
 impl<T> Cache<T> {
     /// Moves up to `N` values into objects of the cache, which it allocates by one call. Takes no
-    /// further value from the iterator: pass `&mut` one to go on with it.
+    /// further value from the iterator: pass `&mut iterator` to use the rest of it afterwards.
     ///
     /// Returns no box, and takes no value, if memory is used up or if the cache has a constructor.
     /// Blocks as [`Cache::alloc`].

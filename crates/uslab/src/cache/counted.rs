@@ -27,8 +27,8 @@ impl Core {
         self.cpu.make_counted_row()
     }
 
-    /// Whether sized frees push into the cache's own sheaves, unless the tables of sizes name the
-    /// counted row.
+    /// Whether the tables of sizes must name the counted row: otherwise sized frees would push into
+    /// the cache's own sheaves.
     pub(crate) fn needs_counted_row(&self) -> bool {
         !self.is_debugged() && needs_counted_row()
     }

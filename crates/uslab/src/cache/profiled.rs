@@ -10,9 +10,7 @@
 //! A handle names the slots of its cache, and the profile cannot reach handles. So a followed cache
 //! hides its sheaves ([`crate::percpu`], `hidden_row`), and its slow path calls the profile, which
 //! lies above this layer, through one table of functions. While nothing is followed, a slow path
-//! reads one word for it, and the fast path nothing.
-//!
-//! [`super::followed`] is that word.
+//! reads one word to know this ([`super::followed`]), and the fast path reads nothing.
 
 use super::body::{Core, Memory};
 use super::{registry, state};
@@ -29,8 +27,8 @@ pub(crate) struct Counter {
     pub allocated: fn(&Core, &[*mut u8]),
     /// Notes that the program frees the object, before the cache serves it again. May take a lock.
     pub freed: fn(&Core, *mut u8),
-    /// Notes that the cache ends. It has samples: its heap ends whole, or a thread freed them into
-    /// a sheaf of its own that it had from before.
+    /// Notes that the cache ends while it has samples. Either its heap ends as a whole, or a thread
+    /// freed the sampled objects into a sheaf of its own, unseen, that it had before the profile.
     pub ended: fn(&Core),
 }
 

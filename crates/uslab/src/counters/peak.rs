@@ -35,8 +35,8 @@ pub(super) fn system_bytes() -> usize {
     held.saturating_sub(header.large_bytes.load(Relaxed)) as usize
 }
 
-/// Records the peak of [`system_bytes`]. Must be called at the two moments at which it grows: after
-/// a slab was created, and after pages of a large object became free pages.
+/// Records the peak of [`system_bytes`]. Must be called after each step by which they can grow: a
+/// slab was created, more pages of a slab were charged, or pages of a large object became free.
 pub(crate) fn note_system() {
     SYSTEM_BYTES.note(system_bytes());
 }

@@ -148,8 +148,8 @@ pub fn provide_shrinkers() {
 }
 
 /// Records in use when the process was about to fork, and its large objects and their bytes. The
-/// latter go down as well: with the parent's, which frees some meanwhile, they would fall below
-/// zero in the child.
+/// child begins with these, not with what the parent's file says later: the parent frees some large
+/// objects meanwhile, and the child's frees of the same objects would take the sums below zero.
 static USED_AT_FORK: AtomicU32 = AtomicU32::new(0);
 static LARGE_AT_FORK: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 

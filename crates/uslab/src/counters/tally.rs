@@ -12,8 +12,8 @@
 //! * once in [`CALLS_WITHOUT_THREAD`] slow calls, while the process is too small for a background
 //!   thread. The line of a CPU that rests stays unfolded, and observers miss that much;
 //! * once in [`CALLS_TO_FOLD`] slow calls where that thread runs, which folds all lines each half
-//!   second. If a [`PART_TO_FOLD`]th of the CPU's calls so far is more, once in so many, up to
-//!   [`MAX_CALLS_TO_FOLD`];
+//!   second. A CPU with many calls folds less often: once in a [`PART_TO_FOLD`]th of its calls so
+//!   far, at most [`MAX_CALLS_TO_FOLD`];
 //! * in any process after a call that leaves [`BYTES_TO_FOLD`] of objects or more in the line
 //!   alone.
 //!

@@ -102,7 +102,7 @@ unsafe impl Source for &'_ Heap {
     }
 
     fn fits(self, old: Layout, new: Layout) -> bool {
-        // Only its layout tells where the block lies: the class must stay.
+        // A later free finds the block's class by its layout alone: the class must stay.
         let class = |layout: Layout| Class::of_aligned(layout.size(), layout.align());
         class(old).is_some() && class(old) == class(new)
     }

@@ -28,7 +28,7 @@ pub trait Caller {
     /// The number of the family that it allocates for.
     const FAMILY: u8 = MALLOC;
 
-    /// Takes a sample for this caller; `None` if this allocation is none.
+    /// Takes a sample for this caller; `None` if this allocation is not to be a sample.
     #[doc(hidden)]
     fn sample(size: usize, align: usize) -> Option<NonNull<u8>> {
         sample(Self::FREED, size, align, Family::of(Self::FAMILY), Kind::Plain)

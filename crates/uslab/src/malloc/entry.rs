@@ -255,8 +255,8 @@ extern "C" fn report_double_free(pointer: *mut u8) {
 }
 
 /// As [`free`], for memory that [`malloc`], [`calloc`] or [`realloc`] returned for this `size`, not
-/// of a heap or cache. Neither looks the pointer up nor tests it. For Rust, whose types guarantee
-/// the size.
+/// of a heap or cache. This function does not look the pointer up, and does not test it. For Rust,
+/// whose types guarantee the size.
 ///
 /// # Safety
 /// As [`free`]. `pointer` must not be null. A wrong size, or an object of a heap or cache, puts the
@@ -492,7 +492,7 @@ pub fn good_size(size: usize) -> usize {
 ///
 /// # Safety
 /// An object that `pointer` leads to must stay in use meanwhile: no other thread may free it, or
-/// destroy its cache or heap. Nothing is asked of pointers to other memory.
+/// destroy its cache or heap. Any pointer to other memory is allowed.
 #[inline]
 pub unsafe fn usable_size(pointer: *const u8) -> usize {
     let plain = pages::page_of(pointer).and_then(|page| {

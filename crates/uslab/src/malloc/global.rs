@@ -17,7 +17,7 @@ use core::alloc::{GlobalAlloc, Layout};
 /// map. Methods may be called from any thread and in fork children, but not from a signal handler
 /// that interrupted one of them. An allocation may take locks, make system calls and run reclaim
 /// callbacks on its slow path. A null result means that memory is used up even after reclaim, or
-/// without one inside a shrinker's callback; or that the alignment exceeds 1 GiB.
+/// that the alignment exceeds 1 GiB. Inside a shrinker's callback an allocation does not reclaim.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 

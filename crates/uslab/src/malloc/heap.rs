@@ -318,9 +318,9 @@ impl Heap {
         }
     }
 
-    /// Calls `visit` for each large object, by address, with its bytes, until it breaks off. The
-    /// list is not locked meanwhile, so that `visit` may free, and is searched for each
-    /// [`AT_ONCE`]th object.
+    /// Calls `visit` with each large object and its bytes, by address, until `visit` breaks off.
+    /// The list is not locked during the calls, so that `visit` may free. It is searched anew after
+    /// every [`AT_ONCE`] objects.
     fn for_each_large(&self, mut visit: impl FnMut(NonNull<u8>, usize) -> ControlFlow<()>) {
         let (mut at, mut pages) = (None, [PageIndex(0); AT_ONCE]);
         loop {

@@ -235,8 +235,9 @@ fn serve(class: Medium, alloc: extern "C" fn(&Core) -> *mut u8) -> *mut u8 {
     object
 }
 
-/// Makes the medium object at `pointer` fit for `size` bytes where it stands, as a large run if
-/// its class is another. False if it is none, or if the pages behind it are in use.
+/// Makes the medium object at `pointer` fit for `size` bytes where it stands, as a large run if the
+/// size has another class. False if no medium object is at `pointer`, or if pages behind it are in
+/// use.
 pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
     if debugged::letters(size) != 0 {
         return false;

@@ -31,8 +31,8 @@ pub(super) fn wait_for_lock(word: &AtomicU32, sleep: impl FnOnce()) {
 }
 
 /// Keeps the background thread at rest until [`release`]; `is_there` tells whether there is one.
-/// False, with nothing changed, if it works and goes on for 50 ms. The caller is the only other
-/// thread.
+/// False, with nothing changed, if the background thread does not come to rest within 50 ms. The
+/// caller is the only other thread.
 pub fn hold(is_there: bool) -> bool {
     if is_there {
         return THREADS.rest.hold();

@@ -72,9 +72,9 @@ pub fn has_ended() -> bool {
 /// thread must call this last: it may be the process's last thread, whose exit handlers may need
 /// signals.
 ///
-/// The program's handlers may run on the calling thread from now on. None runs for a signal that
-/// the first thread left to another one: a program that waits for its signals (`sigwait`) blocks
-/// them in each thread, and one that is not blocked ends the process.
+/// The program's handlers may run on the calling thread from now on, but not for a signal that the
+/// first thread blocked: a program that waits for signals on one thread (`sigwait`) blocks them in
+/// each thread, since a signal that any thread leaves unblocked could end the process.
 pub fn take_over_signals() {
     if has_ended() {
         signal::restore(BLOCKED.load(Relaxed));

@@ -11,8 +11,9 @@ static IS_AVAILABLE: Answer = Answer::unknown();
 /// The system page that has huge pages of 2 MiB.
 const SMALL_BYTES: usize = 4096;
 
-/// Whether a range that is advised gets huge pages of 2 MiB. The first call finds it out, but for
-/// the background thread: the program could take its descriptor for one of its own.
+/// Whether a range that is advised gets huge pages of 2 MiB. The first call finds this out. A call
+/// on the background thread does not: the program could take the descriptor of the file that is
+/// opened for one of the program's own.
 pub fn learn() -> bool {
     if super::background::is_background_thread() {
         return is_available();

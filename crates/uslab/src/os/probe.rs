@@ -148,8 +148,8 @@ probes! {
     slab_free(4);
     /// A sheaf was taken out of a slot to be flushed: the cache's name, the objects.
     drain(3);
-    /// Memory behind free pages went to the system: the bytes, the bytes of free memory that may
-    /// stay.
+    /// Memory behind free pages went to the system: the bytes, the bytes of free pages that still
+    /// have memory.
     purge(2);
     /// A pass begins: the bytes that it is for, whether it runs in the background.
     pass_begin(2);

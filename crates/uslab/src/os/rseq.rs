@@ -52,9 +52,9 @@ impl Area {
         self.call(0) == 0
     }
 
-    /// Unregisters the calling thread; false if the kernel refuses. The thread must not run a
-    /// sequence until it is registered again, but on slots with one before them (`rseq::LEAD`): the
-    /// kernel sets `cpu_id` to -1.
+    /// Unregisters the calling thread; false if the kernel refuses. The kernel sets `cpu_id` to -1.
+    /// So until it is registered again the thread may run sequences only on rows that have a slot
+    /// for number -1 (`rseq::LEAD`).
     pub fn unregister(&self) -> bool {
         self.call(UNREGISTER) == 0
     }

@@ -79,8 +79,8 @@ pub fn pause(ms: u64) {
     Futex::wait_for(&NEVER_WOKEN, 0, ms);
 }
 
-/// Records that the program changed how much memory is free: after the change, since the thread
-/// that this wakes looks once. May be called under locks and from anywhere.
+/// Records that the program changed how much memory is free. To be called after the change: the
+/// thread that this wakes looks only once. May be called under locks and from anywhere.
 #[inline]
 pub fn note_activity() {
     if STATE.load(Relaxed) == IDLE {

@@ -143,8 +143,8 @@ pub fn tables() -> [Range<usize>; 4] {
     ]
 }
 
-/// Whether chunk `index`, which is within the bound, has free pages, or none because it is
-/// unmapped. A hint: other threads may change it.
+/// Whether chunk `index`, which is within the bound, has free pages. All pages of an unmapped chunk
+/// count as free. A hint: other threads may change it.
 pub fn has_free_pages(index: usize) -> bool {
     // SAFETY: the entry is mapped for ever, and any value is valid.
     unsafe { (&raw const (*chunk(index)).free_pages).read_volatile() > 0 }
@@ -440,9 +440,9 @@ pub fn contains(page: PageIndex) -> bool {
     ((page.0 as usize) << PAGE_SHIFT) < ARENA.committed_bytes.load(Relaxed)
 }
 
-/// Whether each of `addresses` is a multiple of `align`, a power of two up to a page, from the
-/// arena's start on, and lies behind it by less than twice the bytes that are in use. Two
-/// instructions an address.
+/// Whether the distance of each of `addresses` from the arena's start is a multiple of `align`, a
+/// power of two up to a page, and less than the bytes within the bound, rounded up to a power of
+/// two. Two instructions an address.
 #[inline]
 pub fn may_contain(addresses: &[*mut u8], align: usize) -> bool {
     let base = ARENA.base.load(Relaxed);

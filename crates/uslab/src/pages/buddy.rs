@@ -86,7 +86,7 @@ const NO_LIMIT: usize = usize::MAX;
 pub(super) struct Buddy {
     /// By the node of the chunks.
     lists: [NodeLists; NODES],
-    /// Those of chunks with a policy, by its number; none before a cache has one.
+    /// The lists of chunks with a policy, by the policy's number; none before a cache has a policy.
     policies: &'static mut [NodeLists],
     /// Free pages with memory behind them.
     pub dirty_pages: usize,

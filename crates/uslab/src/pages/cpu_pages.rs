@@ -285,7 +285,7 @@ pub fn free_zeroed(first: PageIndex, pages: usize) {
 }
 
 /// Takes the `pages` pages from `first` on, if all are free; returns whether it did. A run grows in
-/// place by taking the pages behind it. The last one makes the arena grow.
+/// place by taking the pages behind it. If it is the arena's last run, the arena grows.
 pub fn extend(first: PageIndex, pages: usize) -> bool {
     buddy::lock().claim_at(first, pages)
 }

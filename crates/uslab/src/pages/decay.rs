@@ -171,7 +171,7 @@ impl Window {
     }
 
     /// Pages that go back at the end of this period: half of those that were idle for the window,
-    /// or all if they are few.
+    /// but [`MIN_STEP_PAGES`] at least, or all if they are fewer.
     pub fn step_pages(&self) -> usize {
         let idle = self.least_pages.min(self.before_pages);
         idle.div_ceil(2).max(MIN_STEP_PAGES).min(idle)

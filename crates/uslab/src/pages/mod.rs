@@ -116,7 +116,8 @@ pub struct Run {
     pub zeroed: bool,
 }
 
-/// Bytes of arena beyond which a background thread pays: of less, free memory may as well stay.
+/// Bytes of arena beyond which a background thread pays. The free memory of a smaller arena is so
+/// little that it may stay.
 const SMALL_BYTES: usize = 16 << 20;
 
 /// Whether the process has so little memory that it needs no background thread.

@@ -41,8 +41,9 @@ use core::sync::atomic::Ordering::Relaxed;
 const TOGETHER_PAGES: usize = 16;
 /// A purge of blocks gives up after this many chunks without a block.
 const MAX_MISSES: usize = 64;
-/// Free memory that the freeing thread leaves to a background thread that is late: 32 MiB. The
-/// freeing thread purges no more than that at a time.
+/// 32 MiB. With more dirty memory than this, a freeing thread looks whether the background thread
+/// is late, and if so purges up to as much itself. Where free memory is bounded, an excess of up to
+/// as much is left to the background thread.
 const LATE_PAGES: usize = (32 << 20) / PAGE_BYTES;
 
 /// If free memory is bounded and there are too many dirty pages, wakes the background thread to

@@ -10,7 +10,7 @@
 //!   cache with 62 objects or more in a sheaf keeps its capacity: larger sheaves would only hold
 //!   more objects back from their slabs.
 //! * The barn serves the cache many times: objects wander between CPUs.
-//! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
+//! * A CPU exchanges its two sheaves over and over. Unlike the other reasons, this one counts only
 //!   while the charge of all caches stays within half of the bound. Every few exchanges the slow
 //!   path moves objects until both sheaves hold about equally many, so that the main sheaf alone
 //!   usually suffices.
@@ -73,11 +73,11 @@ const TIGHT_PART: usize = 4;
 /// A cache grows once the barn has served a CPU so many times.
 const BARN_SERVED: u32 = 16;
 /// Upper bound on the length of a streak of misses that makes a cache grow: the objects moved must
-/// fit so many sheaves of the largest size. Slots and barn hold half as many or less, but for
-/// objects of 8 to 32 bytes, of which the barn may hold as many more.
+/// fit so many sheaves of the largest size. On a node with one barn, slots and barn hold half as
+/// many sheaves or fewer; of objects of 8 to 32 bytes the barn may hold as many more.
 const MAX_STREAK_SHEAVES: usize = 8;
-/// A cache of parts of slabs with smaller sheaves grows whatever the streak was: it visits the slow
-/// path so often that the path itself costs most.
+/// A cache with smaller sheaves, whose objects share slabs, grows after a streak of any length: it
+/// visits the slow path so often that the path itself costs most.
 const MODERATE_CAPACITY: usize = 62;
 /// A cache grows once a CPU's spare has had room for a freed object so many times. A CPU that
 /// exchanges its sheaves over and over takes objects from the spare as often, so only frees count.

@@ -35,8 +35,8 @@ impl CpuCache {
     /// kernel refuses a barrier that this needs: then calls use sheaves as before, of which some
     /// may have been flushed.
     ///
-    /// Objects that other threads have in flight follow within moments. Makes system calls; must
-    /// not race with another call of this or of [`CpuCache::end_bypass`].
+    /// Objects that other threads are moving at the time reach the slabs moments later. Makes
+    /// system calls. No other thread may call this or [`CpuCache::end_bypass`] meanwhile.
     pub fn begin_bypass(&self) -> bool {
         self.bypass.store(true, SeqCst);
         fence(SeqCst);
@@ -64,9 +64,9 @@ impl CpuCache {
         !drain.leaves_mains()
     }
 
-    /// Ends a change of this CPU's slot: counts what it holds, and takes it out again if calls
-    /// bypass sheaves, or use another row, since the thread began. Drains all CPUs: the thread may
-    /// have left its own.
+    /// Ends a change of this CPU's slot: counts what the slot holds. If calls bypass sheaves or use
+    /// another row by now, the slot must be empty again. Then this drains all CPUs, as the thread
+    /// may have moved to another one.
     pub(super) fn settle(&self, access: &impl Access) {
         self.account(access);
         if self.is_bypassed() || self.is_stray(access.slot()) {

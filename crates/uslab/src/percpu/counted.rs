@@ -87,13 +87,13 @@ impl CpuCache {
         Some(self.counted.load(Acquire))
     }
 
-    /// Notes whether a profile counts what allocations pop from the counted row. Until it counts no
-    /// more, no object enters the row uncharged: the row lends none.
+    /// Notes whether a profile counts what allocations pop from the counted row. While it does, the
+    /// lending row lends nothing, as every object that an allocation pops must be charged.
     pub fn set_counted(&self, is_counted: bool) {
         self.is_counted.store(is_counted, Relaxed);
     }
 
-    /// Whether the slow path may leave objects in the row to allocate from that no profile charged.
+    /// Whether the slow path may put objects, which no profile charges, into the lending row.
     pub(super) fn may_lend(&self) -> bool {
         self.lends() && !self.is_hiding() && !self.is_counted.load(Relaxed)
     }

@@ -98,9 +98,9 @@ impl CpuCache {
     /// slots.
     ///
     /// In rseq mode the owner is the slots themselves. Where sheaves are hidden
-    /// ([`super::hidden`]), a row of dummies before them is the owner. On a machine of several
-    /// nodes it is the first node's: see [`super::rows`]. In locked mode it is `locked_owner`,
-    /// which comes from [`super::owners::take`].
+    /// ([`super::hidden`]), the owner is a row of dummies before the slots. On a machine of several
+    /// nodes this returns the first node's owner: see [`super::rows`]. In locked mode the owner is
+    /// `locked_owner`, which comes from [`super::owners::take`].
     ///
     /// # Safety
     /// `slots` must point to [`CpuCache::slot_bytes`] bytes, aligned to 64, that live for ever and

@@ -224,7 +224,7 @@ impl<'a> Drain<'a> {
                         cache.credit(Owned(sheaf).count());
                     }
                     cache.flush_and_free(&mut Owned(sheaf), self.keep);
-                    // Observers would take the objects, which are in no sheaf any more, for live.
+                    // The counters still say that the sheaf holds the objects. Fold them at once.
                     cache.fold_own();
                     counters::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
                 }
@@ -235,7 +235,7 @@ impl<'a> Drain<'a> {
 }
 
 /// Puts a main sheaf that sequences may still work on back into its slot, if the slot has the dummy
-/// and no fork has hidden its sheaves. Otherwise the sheaf is lost.
+/// and the gate is open: no fork is under way. Otherwise the sheaf is lost.
 fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
     if GATE.load(SeqCst) != 0 {
         return;

@@ -39,9 +39,9 @@ pub fn is_allowed() -> bool {
     ARE_ALLOWED.load(Relaxed)
 }
 
-/// The slots with sheaves in the memory of a cache, whose rows are `distance` slots apart. If it
-/// `hides` its sheaves in rseq mode, writes the row of dummies before them, except the first, which
-/// is the owner.
+/// The slots with sheaves in the memory of a cache, whose rows are `distance` slots apart. If the
+/// cache hides its sheaves (`hides`) in rseq mode, this writes the row of dummies before them,
+/// except the first dummy, which is the owner.
 ///
 /// # Safety
 /// `slots` must be the memory of `CpuCache::owner`, and belong to the caller.
@@ -57,8 +57,9 @@ pub(super) unsafe fn slots_behind(slots: *mut u8, distance: usize, hides: bool) 
     unsafe { first.add(before) }
 }
 
-/// Objects that change places with each other alone. A program walks its objects mostly in the
-/// order in which it made them: so few that lie together are read as fast as in order.
+/// The objects of one group: a shuffle moves objects only within their group. A program walks its
+/// objects mostly in the order in which it made them. A group is so small that the walk is as fast
+/// as without a shuffle.
 const SHUFFLED_TOGETHER: usize = 16;
 
 /// Puts objects that come from slabs in random order, if that was chosen. Each stays within

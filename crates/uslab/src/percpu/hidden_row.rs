@@ -36,9 +36,9 @@ impl CpuCache {
         self.is_hiding.store(true, SeqCst);
     }
 
-    /// Lets the fast path serve calls again. Makes system calls if sheaves are to be drained. Where
-    /// the kernel refuses barriers by now, main sheaves stay in the row until the next profile. The
-    /// caller holds the registry's lock.
+    /// Lets the fast path serve calls again. Makes system calls if sheaves are to be drained. If
+    /// the kernel has come to refuse barriers, main sheaves stay in the row until the next profile.
+    /// The caller holds the registry's lock.
     pub fn end_hiding(&self) {
         self.is_hiding.store(false, SeqCst);
         // Either the drain finds a sheaf that a thread has just installed, or that thread finds the

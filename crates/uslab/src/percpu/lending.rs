@@ -184,7 +184,7 @@ impl CpuCache {
     /// Frees an object to this CPU's sheaf for its node, by the row that the page map names.
     /// [`Pushed::Slow`]: nothing changed, also where there is no lending row.
     ///
-    /// The row has dummies where calls are to take the slow path, as each row has then.
+    /// If all calls of the cache are to take the slow path, the row has dummies, as all rows have.
     ///
     /// # Safety
     /// `object` must be an object of this cache that is not used any more.

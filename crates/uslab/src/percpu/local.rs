@@ -308,8 +308,8 @@ impl Window {
     /// # Safety
     /// The sheaf must be the caller's, or the dummy.
     pub unsafe fn open(&self, sheaf: *mut Sheaf) {
-        // SAFETY: the caller's promise. No pointer is followed beyond the place before the first
-        // object, which the dummy has too, unless there is room.
+        // SAFETY: the caller's promise. The dummy, too, has the place before the first object. The
+        // window touches later places only if the sheaf has them.
         let [count, capacity] = unsafe { [(*sheaf).count.load(Relaxed), (*sheaf).capacity.load(Relaxed)] };
         let bottom = sheaf.cast::<*mut u8>().wrapping_add(1);
         self.bottom.store(bottom, Relaxed);
@@ -425,7 +425,8 @@ impl Local {
     }
 }
 
-/// Access by the slot's only thread, to which every step belongs, on the closed main sheaf.
+/// Access by the only thread that uses the slot, so no step finds the slot taken. The window is
+/// closed: the main sheaf has its count.
 impl Access for Local {
     fn pop_bulk(&self, out: &mut [*mut u8]) -> usize {
         match self.slot.main.load(Relaxed) {

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   usually          take the spare, ask the barn, fill, install, old main to the spare
-//!   in a long run    take main, fill, install
+//!   in a long streak take main, fill, install
 //! ```
 //!
 //! The program is about to write these objects one by one. It has not touched them since their

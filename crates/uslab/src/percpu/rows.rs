@@ -8,7 +8,7 @@
 //!
 //! The page map names the row of the node of a slab. So a free pushes, by the same instructions, to
 //! the sheaf that this CPU fills for that node. A full sheaf of another node's objects goes to a
-//! barn of that node, whole. No CPU allocates from it before.
+//! barn of that node, whole. Until then no CPU allocates from that sheaf.
 //!
 //! An allocation has no page to ask: tables of sizes and handles of caches name one row for all
 //! nodes. This is the **lending row**. The slow path moves some objects of the CPU's own node there
@@ -67,7 +67,8 @@ pub(super) fn row_distance(cpus: usize) -> usize {
     cpus + LEAD
 }
 
-/// Whether the page map names the row of each node, for a cache that `hides` its sheaves or not.
+/// Whether the page map names a row for each node, for a cache that hides its sheaves (`hides`) or
+/// does not.
 fn are_named(nodes: usize, hides: bool) -> bool {
     nodes > 1 && mode() == Mode::Rseq && !hides
 }

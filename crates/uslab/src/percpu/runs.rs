@@ -2,7 +2,7 @@
 //! barn.
 //!
 //! ```text
-//!   no main sheaf    ── to the slabs
+//!   no main sheaf    ── a new sheaf; without memory for one, to the slabs
 //!   main sheaf empty ── one run from the slabs, which is one from the buddy; if the CPU gave one
 //!                       away before, a larger sheaf from now on
 //!   main sheaf full  ── its older half to the slabs

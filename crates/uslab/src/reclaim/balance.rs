@@ -13,8 +13,8 @@
 //!   for any. Here a shrinker owes work in 4096ths of an entry, and the debt of small caches adds
 //!   up.
 //! * Work that a callback refused ("not now") piles up without a bound, and falls due at once, much
-//!   later. Here the debt is capped at twice the cache, and the part beyond one batch loses a
-//!   quarter with each round.
+//!   later. Here the debt is capped at twice the cache, and the part beyond one lot (a batch, or
+//!   less for a small cache) loses a quarter with each round.
 //!
 //! This is pure arithmetic: no clock, no lock, no callback. It never overflows, whatever a callback
 //! returns.

@@ -28,7 +28,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// Whether no allocation waits for the pass to end.
+    /// Whether the pass runs for pressure or the soft limit: not for a call of `reclaim`, and not
+    /// for an allocation that failed.
     pub fn is_in_background(self) -> bool {
         matches!(self, Place::Background | Place::SoftOnAllocation)
     }

@@ -107,8 +107,8 @@ pub fn set_sink_from(value: &[u8]) {
 
 /// Bytes of the longest report; a longer one is cut.
 const BUFFER_BYTES: usize = 16 << 10;
-/// The same for a report that finds the buffer taken, and gets a small one. None stands on the
-/// stack, which may be the small one of a signal handler.
+/// The same for a report that finds the buffer taken, and gets a small buffer. No buffer is on the
+/// stack: that may be the small stack of a signal handler.
 const SMALL_BYTES: usize = 1 << 10;
 
 struct Buffer(UnsafeCell<[u8; BUFFER_BYTES]>);

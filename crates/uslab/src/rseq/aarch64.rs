@@ -37,7 +37,8 @@ struct Area([AtomicUsize; 4]);
 static SCRATCH: [Area; SCRATCH_AREAS] = [const { Area([const { AtomicUsize::new(0) }; 4]) }; SCRATCH_AREAS];
 const SCRATCH_AREAS: usize = 256;
 
-/// The number that sequences read in the thread's area in locked mode, and the other one.
+/// Two words of the thread's area in locked mode: the number that sequences read, and the hint plus
+/// 1 (`super::hint`).
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
     let offset = locked_offset();

@@ -1,5 +1,6 @@
-//! Targets without sequences: shared libraries for musl that `dlopen` may load, and architectures
-//! without an implementation. Every step fails, so `percpu` does it under the slot's lock.
+//! Targets without sequences: dynamically linked builds for musl without the feature
+//! `register-threads`, and architectures without an implementation. Every step fails, so `percpu`
+//! does it under the slot's lock.
 
 use super::{Exchanged, Pushed, Sheaf, Slot, Which};
 use crate::os;

@@ -36,9 +36,9 @@ pub enum Reason {
     Forced = 1,
     /// The library was built without sequences.
     NotBuilt = 2,
-    /// The kernel registers no threads, or the C library was told not to have it do so, or another
-    /// library has registered the process's first thread, or the C library registers none and the
-    /// library has no area.
+    /// The thread has no area that this library can use. Four causes: the kernel cannot register
+    /// threads; the C library was told to register none; another library registered the process's
+    /// first thread; or the C library never registers, and this library has no area of its own.
     Unregistered = 3,
     /// `membarrier(2)` cannot restart sequences.
     NoMembarrier = 4,
@@ -108,7 +108,7 @@ pub enum Wish {
     Usual,
     /// No sequences.
     Locked,
-    /// Sequences, even then.
+    /// Sequences, even if the C library was told to register no threads.
     Own,
 }
 

@@ -5,10 +5,11 @@
 //! the vDSO has no function for it, as on aarch64. So slow calls ask, and all other steps use the
 //! hint. On a machine of several nodes each step asks.
 //!
-//! The hint lies in the area that the thread's sequences read. `cpu_id` holds the hint modulo
-//! [`DUMMIES`], so a pop writes a dummy that few other threads use: see [`super::area_numbers`].
-//! `cpu_id_start` holds the hint plus 1, or 0 if there is none. On aarch64 with glibc, and where no
-//! sequence is compiled, the words are static, and threads with the same hash share a hint.
+//! The hint lies in two words of the area that the thread's sequences read. The word from which
+//! sequences take the CPU holds the hint modulo [`DUMMIES`], so a pop writes a dummy that few other
+//! threads use: see [`super::area_numbers`]. The other word holds the hint plus 1, or 0 if there is
+//! none. On aarch64 with glibc, and where no sequence is compiled, the words are static, and
+//! threads with the same hash share a hint.
 
 use super::arch;
 use super::layout::DUMMIES;

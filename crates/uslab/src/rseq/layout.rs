@@ -61,7 +61,7 @@ impl Sheaf {
 /// `main` is the second word of its line, to avoid 4 KiB aliasing (ADR 0015). The fast path loads
 /// [`Slot::main`] and stores a sheaf's count, the first word of its line. Where a load and an
 /// earlier store agree in their low twelve address bits, processors let the load wait for the
-/// store. The second word of a sheaf's first line is never stored to.
+/// store. The second word of a sheaf's first line is stored to only before the sheaf is in use.
 #[repr(C, align(64))]
 pub struct Slot {
     /// Lock word of locked mode; unused in rseq mode.
@@ -213,7 +213,7 @@ pub const LEAD: usize =
     cfg!(any(feature = "register-threads", all(target_env = "musl", target_feature = "crt-static"))) as usize;
 
 /// Shared slots in which every CPU has the dummy: for caches that are not set up yet, and for
-/// owners that are not caches. The first is that of number -1.
+/// owners that are not caches. With [`LEAD`] of 1 the first is that of number -1, else of number 0.
 ///
 /// The compiler fills in those up to number 0: before [`super::init`] every thread reads 0 or -1
 /// from the area. `init` fills in the rest.

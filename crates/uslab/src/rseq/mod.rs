@@ -26,8 +26,10 @@
 //! push_tested: if slot.start_test refuses object: slow; s := slot.main; n := s.count
 //!            if s.objects[n] = object: twice; if n ≥ s.capacity: slow
 //!            s.objects[n + 1] := object; s.count := n + 1  ◀
-//! pop_bulk:  k := min(wanted, s.count); out[0..k] := s.objects[n - k + 1 ..= n]; s.count := n - k  ◀
-//! push_bulk: k := min(given, s.capacity - n); s.objects[n + 1 ..= n + k] := in[0..k]; s.count := n + k  ◀
+//! pop_bulk:  s := slot.main; n := s.count; k := min(wanted, n)
+//!            out[0..k] := s.objects[n - k + 1 ..= n]; s.count := n - k  ◀
+//! push_bulk: s := slot.main; n := s.count; k := min(given, s.capacity - n)
+//!            s.objects[n + 1 ..= n + k] := in[0..k]; s.count := n + k  ◀
 //! exchange:  if the CPU is not the given one: taken; if GATE is closed: closed
 //!            old := atomic exchange of slot.which with new  ◀                       (a locked instruction)
 //! ```

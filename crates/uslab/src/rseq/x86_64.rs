@@ -541,8 +541,8 @@ pub(super) const SIGNATURE: u32 = 0x5305_3053;
 /// Whether sequences exist for this architecture.
 pub(super) const SUPPORTED: bool = true;
 
-/// Offset of the scratch area, which sequences use until the mode is chosen: 16 bytes of the x86-64
-/// thread control block that no C library uses.
+/// Offset of the scratch area, which sequences use until the mode is chosen: 16 bytes of glibc's
+/// x86-64 thread control block that glibc does not use.
 ///
 /// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, unused since 2.3 for ABI reasons.
 /// Every thread's TCB contains it, zeroed. There the numbers read as 0, and the store to `rseq_cs`
@@ -556,11 +556,12 @@ pub(super) const SCRATCH_OFFSET: usize = 0x280;
 /// threads uses its own area, because its sequences read another word of it.
 pub(super) const LOCKED_OFFSET: usize = SCRATCH_OFFSET + 16;
 
-/// The number that sequences read in the thread's area in locked mode, and the other one.
+/// Two words of the thread's area in locked mode: the number that sequences read, and the hint plus
+/// 1 (`super::hint`).
 #[inline]
 pub(super) fn hint_words() -> [&'static AtomicU32; 2] {
     let words = thread_pointer().wrapping_add(locked_offset()) as *const AtomicU32;
-    // SAFETY: words of the thread's control block that no C library uses, or of the own area. The
+    // SAFETY: words of the thread's control block that glibc does not use, or of the own area. The
     // references do not leave the thread.
     unsafe { [&*words.add(CPU_WORD), &*words.add(1 - CPU_WORD)] }
 }

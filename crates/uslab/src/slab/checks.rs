@@ -55,9 +55,9 @@ impl Slabs {
         true
     }
 
-    /// Lists a slab that was just put aside by its count again, if the free that was between its
-    /// steps has ended: that thread may have read the list before. The caller holds the lists'
-    /// lock.
+    /// Undoes that a take has just put a slab aside as full, if its bitmap and its count agree by
+    /// now: lists it by its count. A freeing thread, which sets the bit and then counts, may have
+    /// read the slab's list before the take changed it. The caller holds the lists' lock.
     #[cold]
     pub(super) fn serve_if_counted(&self, lists: &mut Lists, slab: Slab) {
         // See `Slab::is_listed_as_full`.

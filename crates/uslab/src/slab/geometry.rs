@@ -200,10 +200,10 @@ impl Geometry {
     /// The fast path's form of [`Geometry::index_of`]: tests whether an object starts at an
     /// address.
     ///
-    /// It is exact if the slab and one object together have fewer than `2^32 / object_bytes` bytes.
-    /// That holds for every size class, and for objects of up to 16 KiB in slabs of order 5 at
-    /// most. For other caches, any multiple of the largest power of two that divides `object_bytes`
-    /// passes.
+    /// It is exact for every size class. For other caches it is exact if the slab and one object
+    /// together have fewer than `2^32 / object_bytes` bytes, as with objects of up to 16 KiB in
+    /// slabs of order 5 at most. Otherwise any multiple of the largest power of two that divides
+    /// `object_bytes` may pass.
     pub fn start_test(&self) -> StartTest {
         if self.is_run() {
             return StartTest { mask: PAGE_BYTES as u32 - 1, reciprocal: 1, last: 0 };

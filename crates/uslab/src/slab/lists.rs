@@ -3,11 +3,12 @@
 //! A walk of the lists reaches all that the cache owns: it destroys the cache, or finds its live
 //! objects. Full slabs are listed only for such walks.
 //!
-//! Slabs with objects in use and free ones stand in three lists. Slabs of which less than three
-//! quarters are free serve first, in the order in which they became partial. So a program that
-//! frees neighbours in order gets neighbours in order. The slab that the cache grows into serves
-//! next: a refill fills holes before it touches fresh memory. Sparser slabs serve last, so that
-//! they can become empty. Only empty slabs come after them.
+//! Slabs with some objects in use and some free stand in three lists, or in a fourth while a thread
+//! takes objects from them. Slabs of which less than three quarters are free serve first, in the
+//! order in which they became partial. So a program that frees neighbours in order gets neighbours
+//! in order. The slab that the cache grows into serves next: a refill fills holes before it touches
+//! fresh memory. Sparser slabs serve last, so that they can become empty. Only empty slabs come
+//! after them.
 
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};

@@ -94,7 +94,7 @@ impl Slab {
     }
 
     /// Whether the slab stands among the full ones, at some time after the caller counted a free in
-    /// it: it is to be listed by its count again. Takes no lock.
+    /// the slab. Then the caller must list the slab by its count. Takes no lock.
     ///
     /// A take puts a slab aside among the full ones if its bitmap has more bits than it counts, and
     /// compares once more. So it sees the count, or the freeing thread sees the list; both sides

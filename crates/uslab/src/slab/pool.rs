@@ -43,12 +43,13 @@ pub struct Slabs {
     pub(super) geometry: Geometry,
     id: u16,
     pub(super) owner: Owner,
-    /// Bytes from the owner of one node's slabs to that of the next node's; 0 if all have one. See
-    /// `homes`.
+    /// Bytes from the owner of one node's slabs to that of the next node's; 0 if all nodes have the
+    /// same owner. See `homes`.
     pub(super) owner_distance: usize,
     pub(super) temperature: Temperature,
     pub(super) constructor: Option<Constructor>,
-    /// Where its pages come from; not local only where it heeds nodes and has one list.
+    /// Where the pages come from. A policy other than local needs a machine of several nodes, and
+    /// one group.
     pub(super) policy: NumaPolicy,
     groups: *const Group,
     group_count: usize,

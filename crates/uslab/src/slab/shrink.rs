@@ -38,7 +38,7 @@ impl Slabs {
         let cpus = || self.used_cpu_count().div_ceil(self.used_group_count().max(1));
         let bytes = match () {
             () if self.is_shared => 0,
-            // No thread comes by to release them.
+            // Free memory is bounded: new slabs do not raise the target.
             () if self.geometry.is_run() && pages::is_bounded() && !pages::is_small() => 0,
             () if self.geometry.is_run() => (cpus() * MAX_EMPTY_RUN_CPU_BYTES).max(MIN_EMPTY_RUN_BYTES),
             () if self.constructor.is_some() || self.geometry.objects < MANY_OBJECTS => MAX_EMPTY_BYTES,

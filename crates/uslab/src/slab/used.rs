@@ -1,9 +1,9 @@
 //! The groups whose lists have had slabs. Forks, walks and figures visit these alone.
 //!
-//! Only a thread that makes a slab, or keeps one's addresses, marks a group, before it takes the
-//! lists' lock. So a group without a mark has no slab, and no thread holds or waits for its lock. A
-//! fork keeps other threads from marking until the memory is copied (`sync/marks.rs`). The only
-//! group of a cache is marked from the start.
+//! A thread marks a group before it takes the lists' lock, if it makes a slab there or keeps the
+//! addresses of one. No other thread marks groups. So a group without a mark has no slab, and no
+//! thread holds or waits for its lock. A fork keeps other threads from marking until the memory is
+//! copied (`sync/marks.rs`). The only group of a cache is marked from the start.
 
 use super::group::Group;
 use super::pool::Slabs;

@@ -1,12 +1,22 @@
-//! Runs a test in both modes, each in a process of its own.
+//! Runs a test in both modes, each in a process of its own; or in the mode that the environment
+//! names.
 
 use super::again::again;
 
-/// Runs `body` in a process of its own in each mode, with `environment` added. If the tests run
-/// under `USLAB_RSEQ=own`, that holds in rseq mode, too.
+/// The values of `USLAB_RSEQ` to test: that of the environment, as CI sets it, or else `1`, which
+/// is as none, and `0`.
+pub fn modes() -> &'static [&'static str] {
+    match std::env::var("USLAB_RSEQ").as_deref() {
+        Ok("0") => &["0"],
+        Ok("own") => &["own"],
+        Ok(_) => &["1"],
+        Err(_) => &["1", "0"],
+    }
+}
+
+/// Runs `body` in a process of its own in each of the [`modes`], with `environment` added.
 pub fn in_both_modes(name: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
-    let own = std::env::var("USLAB_RSEQ").is_ok_and(|value| value == "own");
-    for mode in [if own { "own" } else { "1" }, "0"] {
+    for &mode in modes() {
         let environment = [environment, &[("USLAB_RSEQ", mode)]].concat();
         let Some(output) = again(name, &environment) else { return body() };
         let text = String::from_utf8_lossy(&output.stdout);

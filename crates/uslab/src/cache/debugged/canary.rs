@@ -42,8 +42,8 @@ fn word(key: u64, address: usize) -> u64 {
     key.rotate_right((address % 8 * 8) as u32)
 }
 
-/// Calls `visit` with each part of `range`: eight bytes and the value they must have, or the bytes
-/// of the rest.
+/// Splits `range`: the range of its whole words, the value that each of these words must have, and
+/// the range of the bytes behind them.
 #[inline]
 fn parts(range: Range<usize>, key: u64) -> (Range<usize>, u64, Range<usize>) {
     let words = range.start..range.start + range.len() / 8 * 8;

@@ -2,8 +2,9 @@
 //!
 //! The slots of a debugged cache keep the dummy, so that every call takes the slow path, and the
 //! fast path spends nothing on debugging. The slow path uses sheaves of its own, which are hidden
-//! (`percpu::hidden`); a cache that its flags alone select has none. Its objects are larger than
-//! those of the program, which gets a pointer to the middle:
+//! (`percpu::hidden`). A cache that only its own flags select has none, unless the process starts
+//! with debugged or hardened caches of `malloc`. An object of the slab is larger than that of the
+//! program, which gets a pointer to the middle:
 //!
 //! ```text
 //!  object of the slab                     pointer of the program
@@ -140,8 +141,8 @@ impl Debug {
         self.stride
     }
 
-    /// The bytes that objects of the slab go on behind their stride: the start of the next object
-    /// has no use for them.
+    /// The bytes by which an object of the slab extends beyond its stride, into the start of the
+    /// next object, which does not use them.
     pub fn spill_bytes(&self) -> usize {
         self.offset - self.front
     }

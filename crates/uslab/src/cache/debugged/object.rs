@@ -153,8 +153,9 @@ impl<'a> Object<'a> {
     /// Takes the object for this thread, if it has one of the states `from`; returns that state.
     /// Otherwise returns the state as the error.
     ///
-    /// Waits while another thread works on it, with growing sleeps, so that a real-time thread lets
-    /// it run. After a second [`BUSY`] is the error: in a fork child that thread does not exist.
+    /// Waits while another thread works on the object. It waits with growing sleeps: a real-time
+    /// thread that spins could keep the other from running. After a second the error is [`BUSY`]:
+    /// in a fork child the other thread does not exist.
     #[inline]
     pub fn take(&self, from: &[u32]) -> Result<u32, u32> {
         let word = self.word();

@@ -8,8 +8,8 @@
 //!
 //! The seal follows from the object's address and keys of the process, as canaries do, and never
 //! changes. So a record that the program overwrote is told from every right one, and the seal of a
-//! hardened object is the canary before it. A state that needs no seal changes together with the
-//! size by one store, or by one compare-exchange.
+//! hardened object is the canary before it. The seal does not depend on the state and the size, so
+//! one store, or one compare-exchange, changes both.
 
 use super::family::Family;
 use super::track::Track;
@@ -18,7 +18,7 @@ use crate::os::debugging::USERS;
 use crate::os::facts::{Fact, facts};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// The states of an object. Each differs from all others, from 0 and from 15 in two bits.
+/// The states of an object. Each differs from all others, from 0 and from 15 in two bits or more.
 pub const NEVER: u32 = 0b0011;
 /// Free.
 pub const FREE: u32 = 0b0101;

@@ -248,10 +248,10 @@ pub fn check_release(object: &Object<'_>, name: &str, release: Release) {
 
 /// Whether the families tell which functions the program called.
 ///
-/// An object with its own `operator new` may have bound it locally. Then its memory is of `malloc`,
-/// and another object deletes it by the library's `operator delete`. The answer is not sought in a
-/// hardened process: there a mismatch does no harm. Nor where the loader's list cannot be read: in
-/// a child of a threaded fork the last answer of its parent holds.
+/// A shared object that defines `operator new` may use its own definition, which calls `malloc`,
+/// while another shared object deletes that memory by the library's `operator delete`. A hardened
+/// process does not seek the answer, since a mismatch does no harm there. Nor does a process whose
+/// list of the loader cannot be read: in a child of a threaded fork the parent's last answer holds.
 fn are_families_known(object: &Object<'_>) -> bool {
     static ARE_UNKNOWN: AtomicBool = AtomicBool::new(false);
     /// The loader's generation in which they were known.

@@ -193,12 +193,16 @@ mod tests {
     /// A walk waits under the lock of its cache's lists.
     #[test]
     fn a_fork_child_does_not_wait_for_the_parents_look() {
-        let lost = Turn::wait();
-        reset_in_child();
-        let start = Instant::now();
-        drop(Turn::wait());
-        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
-        drop(lost);
+        // It would wait for a second. Of five attempts a busy machine does not delay all.
+        let waits = || {
+            let lost = Turn::wait();
+            reset_in_child();
+            let start = Instant::now();
+            drop(Turn::wait());
+            drop(lost);
+            start.elapsed()
+        };
+        assert!((0..5).any(|_| waits() < Duration::from_millis(500)));
     }
 
     #[test]

@@ -56,8 +56,8 @@ pub struct Options {
     /// the slow path; with `USLAB_GUARD=all` these are all.
     pub interval_ms: u64,
     /// Slots of each of two kinds: for objects of up to 1 KiB, and for larger ones. 0 is the
-    /// default: 64, and 1024 where every allocation is sampled; more than 65 536 count as that. The
-    /// number is fixed at the first start.
+    /// default: 64, and 1024 where every allocation is sampled. A number above 65 536 counts as
+    /// 65 536. The first start fixes the number.
     pub slots: usize,
     /// The side of its slot that an object touches.
     pub side: Side,

@@ -347,9 +347,9 @@ fn each_unreached(marker: &mut Marker<'_>, mut visit: impl FnMut(&mut Marker<'_>
     });
 }
 
-/// Finds the leaked objects that no other one leads to, and of each cycle that no object outside
-/// leads to, one. Writes them to `found`, and the stacks of all leaked objects to `stacks`. Returns
-/// how many.
+/// Finds the leaked objects to which no other leaked object leads, and one object of each cycle to
+/// which no object outside the cycle leads. Writes them to `found`, and the stacks of all leaked
+/// objects to `stacks`. Returns how many it found.
 ///
 /// The first flood visits all leaked objects in the order of addresses. The object at which it
 /// begins anew is a head: no earlier head leads to it. A later one may. So the second flood begins

@@ -50,7 +50,7 @@ pub struct Site {
     next: u32,
     first_frame: u32,
     frames: u16,
-    /// The size class; see [`super::caches`].
+    /// The index of a size class, of large objects, or, from [`FIRST_LABEL`] on, of a label.
     pub cache: u16,
     pub live_samples: u32,
     pub samples: u64,

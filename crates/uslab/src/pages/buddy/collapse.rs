@@ -83,7 +83,7 @@ pub fn collapse_resident() {
         let result = if is_shared { Collapse::Refused } else { collapse() };
         lock().end_collapse(index, result);
         match result {
-            // The search is behind the chunk, and does not choose it twice.
+            // The search goes on after this chunk, so it does not choose the chunk twice.
             Collapse::Done | Collapse::Busy => {}
             Collapse::NoMemory => return REST.store(REST_SEARCHES, Relaxed),
             Collapse::Refused => return,

@@ -57,7 +57,7 @@ impl Buddy {
         }
     }
 
-    /// Whether a chunk should get a huge page that is about to serve such a run.
+    /// Whether a chunk that is about to serve a run of this `fill` should get a huge page.
     fn wants_huge(&mut self, fill: Fill) -> bool {
         match huge::mode() {
             HugePages::Never => false,
