@@ -298,3 +298,35 @@ fn advice_does_not_cut_the_arena_into_too_many_mappings() {
     drop(buddy);
     crate::pages::free(run.first, run.pages, Temperature::Cold);
 }
+
+#[test]
+fn a_purge_splits_the_emptiest_of_the_next_huge_pages_and_goes_on_behind_it() {
+    const CHUNKS: usize = 130;
+    set_up!();
+    let mut buddy = lock();
+    let first = arena::grow(CHUNKS, CHUNKS).expect("there is room").first;
+    for index in first..first + CHUNKS {
+        // SAFETY: just committed, under the lock, and in no list.
+        let chunk = unsafe { &mut *arena::chunk(index) };
+        chunk.reset_free();
+        chunk.back_with_huge();
+        // The farther behind, the emptier.
+        chunk.claim(0, 2 * CHUNKS - (index - first));
+        buddy.link(index);
+    }
+    assert!(buddy.check_lists(1).is_ok());
+    let next = |buddy: &Buddy, cursor, block| buddy.next_huge(cursor, Locked::Go, block);
+    let furthest = first + 63;
+    assert_eq!(next(&buddy, first, 1), Some(furthest), "the emptiest of 64");
+    assert_eq!(next(&buddy, first + 10, 256), Some(first + 73), "and they have the block");
+    assert_eq!(next(&buddy, first, CHUNK_PAGES), None, "no chunk in use has so large a block");
+    buddy.with_chunk(furthest, Chunk::break_huge);
+    assert!(Index::Dirty.has(furthest) && !Index::Huge.has(furthest));
+    assert_eq!(next(&buddy, first, 1), Some(first + 64), "a chunk that was split is passed over");
+    buddy.with_chunk(furthest, |chunk| (chunk.zero, chunk.dirty_pages) = ([u64::MAX; 8], 0));
+    for index in first..first + CHUNKS {
+        buddy.with_chunk(index, |chunk| chunk.unclaim(0, 2 * CHUNKS - (index - first)));
+        assert!(!Index::Huge.has(index) && !Index::Dirty.has(index));
+    }
+    assert!(buddy.check_lists(1).is_ok());
+}
