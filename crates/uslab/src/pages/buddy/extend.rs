@@ -36,12 +36,14 @@ impl Buddy {
     /// known to be zero.
     pub(super) fn claim_parts(&mut self, start: usize, end: usize) -> usize {
         let mut zero = 0;
+        self.probes.begin_run(start.div_ceil(CHUNK_PAGES)..end / CHUNK_PAGES);
         for (index, first, count) in parts(start, end) {
             zero += self.claim(index, first, count, fill_of_part(count), Home::here());
             // Whether the next chunk may get a huge page depends on what the limits leave then.
             self.claimed_pages += count;
         }
         self.claimed_pages = 0;
+        self.probes.end_run();
         zero
     }
 

@@ -76,10 +76,7 @@ impl Buddy {
                     && self.has_room_for_huge()
                     && match fill {
                         Fill::Dense => true,
-                        Fill::Sparse => {
-                            os::filter::may_ask_residence()
-                                && self.probes.count_huge_if_dense(self.used_pages)
-                        }
+                        Fill::Sparse => self.probes.count_huge_if_dense(self.used_pages),
                         Fill::Unknown => false,
                     }
             }
