@@ -213,12 +213,11 @@ impl Buddy {
             self.note_impossible(pages);
             return None;
         }
-        let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
+        if pages > CHUNK_PAGES || align_order > MAX_ORDER {
             invariant!(!home.has_policy(), "a run with a policy fits a chunk", pages);
-            self.alloc_long(pages, align_order)?
-        } else {
-            self.alloc_in_chunk(pages, align_order, fill, home)?
-        };
+            return self.alloc_long(pages, align_order);
+        }
+        let run = self.alloc_in_chunk(pages, align_order, fill, home)?;
         self.note_taken(run, pages).then_some(run)
     }
 

@@ -64,8 +64,11 @@ impl Buddy {
             return false;
         }
         let zero = self.claim_parts(start, end);
-        self.note_long((start - 1) / CHUNK_PAGES..high);
-        self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
+        let is_taken = self.note_taken(Run { first, pages, zeroed: zero == pages }, pages);
+        if is_taken {
+            self.note_long((start - 1) / CHUNK_PAGES..high);
+        }
+        is_taken
     }
 
     /// Whether the pages are committed, after the arena grew if they are at its end.

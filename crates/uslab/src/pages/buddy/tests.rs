@@ -330,3 +330,31 @@ fn a_purge_splits_the_emptiest_of_the_next_huge_pages_and_goes_on_behind_it() {
     }
     assert!(buddy.check_lists(1).is_ok());
 }
+
+#[test]
+fn a_run_that_the_hard_limit_forbids_leaves_its_first_chunk_as_it_was() {
+    const USED: usize = CHUNK_PAGES - 8;
+    set_up!();
+    let mut buddy = lock();
+    let first = arena::grow(2, 2).expect("there is room").first;
+    for index in [first, first + 1] {
+        // SAFETY: just committed, under the lock, and in no list.
+        unsafe { (*arena::chunk(index)).reset_free() };
+        arena::set_home_of_chunk(index, Home::here());
+        buddy.link(index);
+    }
+    let start = PageIndex((first * CHUNK_PAGES) as u32);
+    buddy.claim_run(first, 0, USED, Fill::Dense, Home::here());
+    assert!(buddy.charge(USED));
+    let (behind, more, hard_pages) = (start.plus(USED), CHUNK_PAGES, buddy.hard_pages);
+    buddy.hard_pages = buddy.held_pages() + more - 1;
+    assert!(!buddy.claim_at(behind, more));
+    // SAFETY: as above.
+    let sparse_pages = || unsafe { (*arena::chunk(first)).sparse_pages };
+    assert!(sparse_pages() < Some(u16::MAX), "no long run lies in it");
+    buddy.hard_pages = hard_pages;
+    assert!(buddy.claim_at(behind, more));
+    assert_eq!(sparse_pages(), Some(u16::MAX));
+    assert!(buddy.free(start, USED + more, false));
+    assert!(buddy.check().is_ok());
+}
