@@ -122,7 +122,7 @@ impl Buddy {
         };
         loop {
             let committed = arena::chunks_committed();
-            let of_class = |class| Length::Stretch.with(class).take(MAX_TRIED);
+            let of_class = |class| Length::Stretch.with(class, usize::MAX).take(MAX_TRIED);
             let find = |class| of_class(class).find_map(|index| fits(self.clipped(index, pages, mapped)));
             // Stretches of the first class may be too short. Those of the second are long enough,
             // unless `clipped` takes a part of them away.

@@ -2,10 +2,14 @@
 //!
 //! They share the process's buddy. So a test repairs what it broke before it releases the lock.
 
+use super::lengths::{Class, Length};
 use super::*;
 use crate::os::invariant::Invalid;
 use crate::pages::{CHUNK_BYTES, Temperature};
 use crate::rseq::Owner;
+
+extern crate std;
+use std::vec::Vec;
 
 /// Returns the violation that a check reports between `break_it` and `mend`, all under the lock.
 /// `break_it` gets the buddy and a chunk with free pages, with its index.
@@ -356,5 +360,32 @@ fn a_run_that_the_hard_limit_forbids_leaves_its_first_chunk_as_it_was() {
     assert!(buddy.claim_at(behind, more));
     assert_eq!(sparse_pages(), Some(u16::MAX));
     assert!(buddy.free(start, USED + more, false));
+    assert!(buddy.check().is_ok());
+}
+
+#[test]
+fn a_search_lowers_some_bounds_and_the_next_one_goes_on_behind_them() {
+    const LONGEST: Class = Class(u8::MAX);
+    set_up!();
+    let mut buddy = lock();
+    let grown = arena::grow(32, 32).expect("there is room");
+    for index in grown.first..grown.first + grown.count {
+        // SAFETY: just committed, under the lock, and in no list.
+        unsafe { (*arena::chunk(index)).reset_free() };
+        buddy.link(index);
+    }
+    // The chunks of other tests, whose bounds are as low as can be after that.
+    let mut bounds: Vec<usize> =
+        Length::Extent.with(LONGEST, usize::MAX).map(|index| index / lengths::FANOUT[0]).collect();
+    bounds.dedup();
+    let first = grown.first.next_multiple_of(lengths::FANOUT[0]);
+    let target = first + 2 * lengths::FANOUT[0];
+    for index in first..=target {
+        Length::Extent.set(index, LONGEST);
+        Length::Extent.set(index, Class(if index == target { LONGEST.0 } else { 0 }));
+    }
+    let is_found = || Length::Extent.with(LONGEST, bounds.len() + 1).any(|index| index == target);
+    assert_eq!([is_found(), is_found(), is_found()], [false, false, true]);
+    Length::Extent.set(target, Class(0));
     assert!(buddy.check().is_ok());
 }
