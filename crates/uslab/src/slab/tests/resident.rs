@@ -282,7 +282,7 @@ fn at_a_limit_a_take_looks_at_some_slabs_and_the_next_one_goes_on_behind_them() 
     const SLABS: usize = 300;
     let (slabs, _) = slabs_of_order(1, 1024, None);
     let objects = take(slabs, SLABS * slabs.geometry().objects);
-    let is_kept = |object: &*mut u8| *object as usize / PAGE_BYTES % 2 == 0;
+    let is_kept = |object: &*mut u8| (*object as usize / PAGE_BYTES).is_multiple_of(2);
     let (kept, freed): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_kept);
     assert_eq!(slabs.all_bytes(), SLABS * slabs.slab_bytes());
     free(slabs, &freed);
