@@ -213,12 +213,11 @@ impl Buddy {
             self.note_impossible(pages);
             return None;
         }
-        let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
+        if pages > CHUNK_PAGES || align_order > MAX_ORDER {
             invariant!(!home.has_policy(), "a run with a policy fits a chunk", pages);
-            self.alloc_long(pages, align_order)?
-        } else {
-            self.alloc_in_chunk(pages, align_order, fill, home)?
-        };
+            return self.alloc_long(pages, align_order);
+        }
+        let run = self.alloc_in_chunk(pages, align_order, fill, home)?;
         self.note_taken(run, pages).then_some(run)
     }
 
@@ -432,11 +431,9 @@ impl Buddy {
     /// Returns the first chunk with dirty free pages, from `cursor` on and around the end. It skips
     /// chunks that huge pages back.
     pub fn next_dirty(&self, cursor: usize, locked: Locked) -> Option<usize> {
-        let committed = arena::chunks_committed();
-        let cursor = cursor.min(committed);
         // SAFETY: committed, and `&self` is the lock.
         let is_purgeable = |&index: &usize| self.is_purgeable(unsafe { &*arena::chunk(index) }, locked);
-        Index::Dirty.all(cursor, committed).chain(Index::Dirty.all(0, cursor)).find(is_purgeable)
+        Index::Dirty.around(cursor, arena::chunks_committed()).find(is_purgeable)
     }
 
     /// Charges `charged` pages of a run that was claimed. If the hard limit forbids it, frees the
@@ -535,8 +532,8 @@ impl Buddy {
                 Index::Whole.set(index, true);
                 Index::Backed.set(index, chunk.dirty_pages > 0);
             }
-            if chunk.dirty_pages > 0 && !chunk.keeps_huge() {
-                Index::Dirty.set(index, true);
+            if chunk.dirty_pages > 0 {
+                if chunk.keeps_huge() { Index::Huge } else { Index::Dirty }.set(index, true);
             }
             stretches::note(index);
         }
@@ -565,8 +562,8 @@ impl Buddy {
                 Index::Whole.set(index, false);
                 Index::Backed.set(index, false);
             }
-            if Index::Dirty.has(index) {
-                Index::Dirty.set(index, false);
+            for with_dirty in [Index::Dirty, Index::Huge].into_iter().filter(|of| of.has(index)) {
+                with_dirty.set(index, false);
             }
             if chunk.next != NONE {
                 (*arena::chunk(chunk.next as usize)).prev = chunk.prev;

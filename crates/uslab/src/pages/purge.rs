@@ -183,7 +183,7 @@ fn purge_blocks(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             next
         });
         let may_split = buddy.huge_pages > buddy.kept_huge_pages(chosen);
-        let next = next.or_else(|| may_split.then(|| buddy.next_huge(chosen, block)).flatten());
+        let next = next.or_else(|| may_split.then(|| buddy.next_huge(cursor, chosen, block)).flatten());
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();

@@ -414,9 +414,9 @@ impl Slabs {
         self.for_each_object(|object, is_free| is_free || visit(object));
     }
 
-    /// Bytes of all slabs. The cost grows with their number.
+    /// Bytes of all slabs.
     pub fn all_bytes(&self) -> usize {
-        self.used_groups().map(|(_, group)| group.lock().all().count()).sum::<usize>() * self.slab_bytes()
+        self.used_groups().map(|(_, group)| group.lock().slabs() as usize).sum::<usize>() * self.slab_bytes()
     }
 
     /// Calls `visit` for each object, with whether it is free in its slab, until `visit` returns

@@ -40,7 +40,8 @@ const MAX_VISITS: u32 = 2048;
 /// Slabs that a part of a walk looks at in each list, in all groups together. The caller lets go of
 /// its locks between parts.
 const VISITS_OF_PART: u32 = 64;
-/// Slabs of one list that [`Slabs::purge_inside`] looks at, which a waiting thread calls.
+/// Slabs of one list that [`Slabs::purge_inside`] and [`Slabs::take_charged`] look at, which a
+/// waiting thread calls.
 const VISITS_OF_PASS: u32 = 256;
 /// The lists of slabs with free objects, sparse slabs first.
 const LISTS_WITH_FREE: [List; 4] = [List::Sparse, List::Filling, List::Partial, List::Empty];
@@ -269,15 +270,15 @@ impl Slabs {
     }
 
     /// Takes objects that lie on charged pages into the end of `out`, until it is full; returns how
-    /// many. A take calls this at a limit, and so looks at every free object if it must.
+    /// many. A take calls this at a limit. It looks at [`VISITS_OF_PASS`] slabs of each list, and
+    /// moves those that have too few such objects to the end: the next call goes on behind them.
     #[cold]
     pub(super) fn take_charged(&self, lists: &mut Lists, out: &mut [*mut u8]) -> usize {
         let mut got = 0;
         let geometry = &self.geometry;
         for list in SERVING {
-            let mut next = lists.first(list);
-            while let Some(slab) = next.filter(|_| got < out.len()) {
-                next = slab.next();
+            for _ in 0..lists.slabs_in(list).min(VISITS_OF_PASS) {
+                let Some(slab) = lists.first(list).filter(|_| got < out.len()) else { break };
                 let Some(resident) = slab.resident(geometry) else { return 0 };
                 let resident = resident.load(Relaxed);
                 let words = slab.words(geometry);
@@ -297,7 +298,10 @@ impl Slabs {
                     }
                 }
                 let count = slab.count().load(Acquire);
-                lists.place(slab, list_for(count, geometry.objects), End::Last);
+                let placed = lists.place(slab, list_for(count, geometry.objects), End::Last);
+                if placed == list && got < out.len() {
+                    lists.move_to_end(slab, list);
+                }
             }
         }
         got

@@ -65,7 +65,7 @@ impl Held {
 
 impl Slabs {
     /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
-    /// only if memory is used up.
+    /// only if memory is used up, or at the hard limit, where it looks at some of the slabs alone.
     ///
     /// It takes from the lists of the node's group: from partial slabs, then from the one that the
     /// cache grows into, then from sparse ones, then from empty ones. Once it has `least` objects

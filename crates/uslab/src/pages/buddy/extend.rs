@@ -36,12 +36,14 @@ impl Buddy {
     /// known to be zero.
     pub(super) fn claim_parts(&mut self, start: usize, end: usize) -> usize {
         let mut zero = 0;
+        self.probes.begin_run(start.div_ceil(CHUNK_PAGES)..end / CHUNK_PAGES);
         for (index, first, count) in parts(start, end) {
             zero += self.claim(index, first, count, fill_of_part(count), Home::here());
             // Whether the next chunk may get a huge page depends on what the limits leave then.
             self.claimed_pages += count;
         }
         self.claimed_pages = 0;
+        self.probes.end_run();
         zero
     }
 
@@ -62,8 +64,11 @@ impl Buddy {
             return false;
         }
         let zero = self.claim_parts(start, end);
-        self.note_long((start - 1) / CHUNK_PAGES..high);
-        self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
+        let is_taken = self.note_taken(Run { first, pages, zeroed: zero == pages }, pages);
+        if is_taken {
+            self.note_long((start - 1) / CHUNK_PAGES..high);
+        }
+        is_taken
     }
 
     /// Whether the pages are committed, after the arena grew if they are at its end.

@@ -8,11 +8,12 @@
 //! long as memory is not wanted, it leaves free memory in such chunks, up to a fortieth of what the
 //! process holds, and does not split a huge page for a single page inside a slab.
 
-use super::{Buddy, EMPTY_LEVEL, PINNED_LEVEL, arena};
+use super::whole::Index;
+use super::{Buddy, arena};
 use crate::os;
 use crate::os::config::HugePages;
 use crate::pages::arena::PageIndex;
-use crate::pages::chunk::{Advice, Chunk, NONE};
+use crate::pages::chunk::{Advice, Chunk};
 use crate::pages::policy::Locked;
 use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, Fill, bound, huge};
 
@@ -22,6 +23,8 @@ pub(super) const MAX_ADVISED_ROWS: usize = 8192;
 
 /// Free pages of a slab of 32 pages that do not cost its chunk the huge page.
 const MAX_KEPT_OF_SLAB: usize = 1;
+/// Upper bound of the chunks of which a purge splits the emptiest.
+const MAX_COMPARED: usize = 64;
 
 impl Buddy {
     /// Chooses what backs a wholly free chunk without memory, of which a run is about to be taken.
@@ -73,10 +76,7 @@ impl Buddy {
                     && self.has_room_for_huge()
                     && match fill {
                         Fill::Dense => true,
-                        Fill::Sparse => {
-                            os::filter::may_ask_residence()
-                                && self.probes.count_huge_if_dense(self.used_pages)
-                        }
+                        Fill::Sparse => self.probes.count_huge_if_dense(self.used_pages),
                         Fill::Unknown => false,
                     }
             }
@@ -165,24 +165,16 @@ impl Buddy {
         !is_huge || pages > MAX_KEPT_OF_SLAB && !keeps_more
     }
 
-    /// Returns the emptiest chunk with pages in use that a huge page backs, and of which a purge of
-    /// blocks of `block` pages takes some.
-    pub fn next_huge(&self, locked: Locked, block: usize) -> Option<usize> {
-        const _: () = assert!(PINNED_LEVEL < EMPTY_LEVEL);
-        // SAFETY: listed chunks are committed, and `&self` is the lock.
-        let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
-        // All free pages of these chunks are dirty, so their lists tell which have a block.
-        let least = block.trailing_zeros() as usize;
-        let heads =
-            |level: usize| self.all_lists().flat_map(move |lists| lists.heads[level].into_iter().skip(least));
-        (0..PINNED_LEVEL).rev().flat_map(heads).find_map(|head| {
-            core::iter::successors((head != NONE).then_some(head), |&index| {
-                let next = at(index).next;
-                (next != NONE).then_some(next)
-            })
-            .find(|&index| at(index).keeps_huge() && self.is_purgeable(at(index), locked))
-            .map(|index| index as usize)
-        })
+    /// Returns a chunk with pages in use that a huge page backs, and of which a purge of blocks of
+    /// `block` pages takes some: the emptiest of the next 64, from `cursor` on and around the end.
+    pub fn next_huge(&self, cursor: usize, locked: Locked, block: usize) -> Option<usize> {
+        // SAFETY: indexed chunks are committed, and `&self` is the lock.
+        let at = |index: usize| unsafe { &*arena::chunk(index) };
+        // All free pages of these chunks are dirty, so the largest order tells which have a block.
+        let least = block.trailing_zeros() as u8;
+        let has_block = |&index: &usize| at(index).order >= least && self.is_purgeable(at(index), locked);
+        let huge = Index::Huge.around(cursor, arena::chunks_committed());
+        huge.filter(has_block).take(MAX_COMPARED).max_by_key(|&index| at(index).free_pages)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::pages::{CHUNK_PAGES, arena};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Chunks below a bound, bounds below a bound of a group, and groups below a bound of an area.
-const FANOUT: [usize; 3] = [8, 8, 64];
+pub(super) const FANOUT: [usize; 3] = [8, 8, 64];
 /// Chunks below the bound of a group, and of an area.
 const GROUP: usize = FANOUT[0] * FANOUT[1];
 const AREA: usize = GROUP * FANOUT[2];
@@ -100,8 +100,9 @@ impl Length {
         self.of(chunk) == class.0 && self.bounds(chunk).iter().all(|bound| bound.load(Relaxed) >= class.0)
     }
 
-    /// The chunks of that class, not 0, or a higher one, from the lowest on.
-    pub fn with(self, class: Class) -> impl Iterator<Item = usize> {
+    /// The chunks of that class, not 0, or a higher one, from the lowest on. The search reads the
+    /// chunks below `most` bounds of eight. It may miss some then, and a later one finds them.
+    pub fn with(self, class: Class, most: usize) -> impl Iterator<Item = usize> {
         let end = arena::chunks_committed();
         let least = class.0;
         let chunk = move |at| if at < end { self.of(at) } else { 0 };
@@ -111,6 +112,7 @@ impl Length {
             .filter(move |&at| self.area_bound(at).load(Relaxed) >= least)
             .flat_map(move |at| above(at, FANOUT[2], least, group, self.area_bound(at)))
             .flat_map(move |at| above(at, FANOUT[1], least, bound, self.group_bound(at)))
+            .take(most)
             .flat_map(move |at| above(at, FANOUT[0], least, chunk, self.bound(at)))
             .take_while(move |&chunk| chunk < end)
     }

@@ -17,6 +17,9 @@ use crate::pages::{CHUNK_PAGES, home::Home};
 
 /// Upper bound of the chunks that a search for one looks at.
 const MAX_TRIED: usize = 64;
+/// A search for an extent reads the chunks below so many bounds of lengths: after a purge, many
+/// bounds are too high.
+const MAX_BOUNDS: usize = 512;
 /// Upper bound of the chunks that a purge tries for one that the system does not refuse.
 const MAX_PURGE_LOOKS: usize = 8;
 
@@ -49,7 +52,7 @@ impl Buddy {
         }
         let is_own = |&index: &usize| self.share_lists(arena::home_of_chunk(index), home);
         let find = |class| {
-            let mut chunks = Length::Extent.with(class).take(MAX_TRIED).filter(is_own);
+            let mut chunks = Length::Extent.with(class, MAX_BOUNDS).take(MAX_TRIED).filter(is_own);
             chunks.find_map(|index| Some((index, at(index).extent(pages)?)))
         };
         // Extents of the first class may be a page too short. All of the next are long enough.

@@ -89,7 +89,7 @@ enum Mapped {
 }
 
 impl Buddy {
-    /// Allocates a run of more than a chunk.
+    /// Allocates and charges a run of more than a chunk.
     pub(super) fn alloc_long(&mut self, pages: usize, align_order: u32) -> Option<Run> {
         let mut mapped = Mapped::Any;
         let (first, chunks) = loop {
@@ -103,8 +103,11 @@ impl Buddy {
             }
         };
         let zero = self.claim_parts(first, first + pages);
-        self.note_long(chunks);
-        Some(Run { first: PageIndex(first as u32), pages, zeroed: zero == pages })
+        let run = Run { first: PageIndex(first as u32), pages, zeroed: zero == pages };
+        self.note_taken(run, pages).then(|| {
+            self.note_long(chunks);
+            run
+        })
     }
 
     /// Finds `pages` free pages in a row, more than a chunk, of which the first lies on a boundary
@@ -119,7 +122,7 @@ impl Buddy {
         };
         loop {
             let committed = arena::chunks_committed();
-            let of_class = |class| Length::Stretch.with(class).take(MAX_TRIED);
+            let of_class = |class| Length::Stretch.with(class, usize::MAX).take(MAX_TRIED);
             let find = |class| of_class(class).find_map(|index| fits(self.clipped(index, pages, mapped)));
             // Stretches of the first class may be too short. Those of the second are long enough,
             // unless `clipped` takes a part of them away.

@@ -2,10 +2,14 @@
 //!
 //! They share the process's buddy. So a test repairs what it broke before it releases the lock.
 
+use super::lengths::{Class, Length};
 use super::*;
 use crate::os::invariant::Invalid;
 use crate::pages::{CHUNK_BYTES, Temperature};
 use crate::rseq::Owner;
+
+extern crate std;
+use std::vec::Vec;
 
 /// Returns the violation that a check reports between `break_it` and `mend`, all under the lock.
 /// `break_it` gets the buddy and a chunk with free pages, with its index.
@@ -297,4 +301,91 @@ fn advice_does_not_cut_the_arena_into_too_many_mappings() {
     assert_eq!(buddy.advised_rows, rows);
     drop(buddy);
     crate::pages::free(run.first, run.pages, Temperature::Cold);
+}
+
+#[test]
+fn a_purge_splits_the_emptiest_of_the_next_huge_pages_and_goes_on_behind_it() {
+    const CHUNKS: usize = 130;
+    set_up!();
+    let mut buddy = lock();
+    let first = arena::grow(CHUNKS, CHUNKS).expect("there is room").first;
+    for index in first..first + CHUNKS {
+        // SAFETY: just committed, under the lock, and in no list.
+        let chunk = unsafe { &mut *arena::chunk(index) };
+        chunk.reset_free();
+        chunk.back_with_huge();
+        // The farther behind, the emptier.
+        chunk.claim(0, 2 * CHUNKS - (index - first));
+        buddy.link(index);
+    }
+    assert!(buddy.check_lists(1).is_ok());
+    let next = |buddy: &Buddy, cursor, block| buddy.next_huge(cursor, Locked::Go, block);
+    let furthest = first + 63;
+    assert_eq!(next(&buddy, first, 1), Some(furthest), "the emptiest of 64");
+    assert_eq!(next(&buddy, first + 10, 256), Some(first + 73), "and they have the block");
+    assert_eq!(next(&buddy, first, CHUNK_PAGES), None, "no chunk in use has so large a block");
+    buddy.with_chunk(furthest, Chunk::break_huge);
+    assert!(Index::Dirty.has(furthest) && !Index::Huge.has(furthest));
+    assert_eq!(next(&buddy, first, 1), Some(first + 64), "a chunk that was split is passed over");
+    buddy.with_chunk(furthest, |chunk| (chunk.zero, chunk.dirty_pages) = ([u64::MAX; 8], 0));
+    for index in first..first + CHUNKS {
+        buddy.with_chunk(index, |chunk| chunk.unclaim(0, 2 * CHUNKS - (index - first)));
+        assert!(!Index::Huge.has(index) && !Index::Dirty.has(index));
+    }
+    assert!(buddy.check_lists(1).is_ok());
+}
+
+#[test]
+fn a_run_that_the_hard_limit_forbids_leaves_its_first_chunk_as_it_was() {
+    const USED: usize = CHUNK_PAGES - 8;
+    set_up!();
+    let mut buddy = lock();
+    let first = arena::grow(2, 2).expect("there is room").first;
+    for index in [first, first + 1] {
+        // SAFETY: just committed, under the lock, and in no list.
+        unsafe { (*arena::chunk(index)).reset_free() };
+        arena::set_home_of_chunk(index, Home::here());
+        buddy.link(index);
+    }
+    let start = PageIndex((first * CHUNK_PAGES) as u32);
+    buddy.claim_run(first, 0, USED, Fill::Dense, Home::here());
+    assert!(buddy.charge(USED));
+    let (behind, more, hard_pages) = (start.plus(USED), CHUNK_PAGES, buddy.hard_pages);
+    buddy.hard_pages = buddy.held_pages() + more - 1;
+    assert!(!buddy.claim_at(behind, more));
+    // SAFETY: as above.
+    let sparse_pages = || unsafe { (*arena::chunk(first)).sparse_pages };
+    assert!(sparse_pages() < Some(u16::MAX), "no long run lies in it");
+    buddy.hard_pages = hard_pages;
+    assert!(buddy.claim_at(behind, more));
+    assert_eq!(sparse_pages(), Some(u16::MAX));
+    assert!(buddy.free(start, USED + more, false));
+    assert!(buddy.check().is_ok());
+}
+
+#[test]
+fn a_search_lowers_some_bounds_and_the_next_one_goes_on_behind_them() {
+    const LONGEST: Class = Class(u8::MAX);
+    set_up!();
+    let mut buddy = lock();
+    let grown = arena::grow(32, 32).expect("there is room");
+    for index in grown.first..grown.first + grown.count {
+        // SAFETY: just committed, under the lock, and in no list.
+        unsafe { (*arena::chunk(index)).reset_free() };
+        buddy.link(index);
+    }
+    // The chunks of other tests, whose bounds are as low as can be after that.
+    let mut bounds: Vec<usize> =
+        Length::Extent.with(LONGEST, usize::MAX).map(|index| index / lengths::FANOUT[0]).collect();
+    bounds.dedup();
+    let first = grown.first.next_multiple_of(lengths::FANOUT[0]);
+    let target = first + 2 * lengths::FANOUT[0];
+    for index in first..=target {
+        Length::Extent.set(index, LONGEST);
+        Length::Extent.set(index, Class(if index == target { LONGEST.0 } else { 0 }));
+    }
+    let is_found = || Length::Extent.with(LONGEST, bounds.len() + 1).any(|index| index == target);
+    assert_eq!([is_found(), is_found(), is_found()], [false, false, true]);
+    Length::Extent.set(target, Class(0));
+    assert!(buddy.check().is_ok());
 }

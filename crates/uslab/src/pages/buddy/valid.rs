@@ -65,8 +65,10 @@ impl Chunk {
         let subject = self.subject();
         subject.holds(self.free_ends == self.count_ends(), "free pages at the ends are noted")?;
         subject.holds(stretches::is_known(index, self), "free pages in a row are indexed")?;
-        let is_dirty = self.dirty_pages > 0 && !self.keeps_huge();
-        subject.equal(Index::Dirty.has(index), is_dirty, "chunks with pages to purge are indexed")?;
+        let (is_dirty, is_huge) = (self.dirty_pages > 0, self.keeps_huge());
+        let indexed = [Index::Dirty, Index::Huge].map(|of| of.has(index));
+        let expected = [is_dirty && !is_huge, is_dirty && is_huge];
+        subject.holds(indexed == expected, "chunks with pages to purge are indexed")?;
         let Some(order) = chunk::largest_order(&self.free) else {
             return subject.equal(Index::Whole.has(index), false, "wholly free chunks are indexed");
         };

@@ -6,7 +6,8 @@
 //!   backed    …0000 0000 0010 0011…      bit n: it also has dirty pages
 //!   dirty     …0110 1000 0010 0011…      bit n: chunk n, wholly free or not, has dirty pages, and
 //!                                        no huge page that a purge of them would split
-//!   summary   …0 1…                      bit n: word n has a bit; one for each of the three
+//!   huge      …0000 0001 0000 0000…      bit n: chunk n has dirty pages, and such a huge page
+//!   summary   …0 1…                      bit n: word n has a bit; one for each of the four
 //! ```
 //!
 //! Allocations take the lowest chunk, and purges the highest, so that rows of chunks stay whole and
@@ -20,8 +21,8 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 const WORDS: usize = (MAX_DATA_BYTES / CHUNK_BYTES).div_ceil(64);
 const SUMMARIES: usize = WORDS.div_ceil(64);
 
-/// Static memory of zeroes, of which a page of `groups` is touched for each 12.8 GiB of the arena,
-/// and one of `areas` for each 195 GiB. In the section of large tables; see `rseq/layout.rs`.
+/// Static memory of zeroes, of which a page of `groups` is touched for each 10.6 GiB of the arena,
+/// and one of `areas` for each 186 GiB. In the section of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]
 pub(super) static TABLES: Tables =
     Tables { groups: [const { Group::new() }; WORDS], areas: [const { Area::new() }; SUMMARIES] };
@@ -79,10 +80,12 @@ pub(super) enum Index {
     Backed,
     /// Chunks with dirty pages, without a huge page that a purge of them would split.
     Dirty,
+    /// Chunks with dirty pages, and a huge page that a purge of them would split.
+    Huge,
 }
 
 /// The number of indices.
-const INDICES: usize = Index::Dirty as usize + 1;
+const INDICES: usize = Index::Huge as usize + 1;
 
 fn change(bits: &AtomicU64, bit: usize, is_set: bool) -> u64 {
     let now = bits.load(Relaxed) & !(1 << (bit % 64)) | u64::from(is_set) << (bit % 64);
@@ -148,6 +151,12 @@ impl Index {
     /// The chunks from `from` on, below `end`, in order.
     pub fn all(self, from: usize, end: usize) -> impl Iterator<Item = usize> {
         core::iter::successors(self.next(from, end), move |&index| self.next(index + 1, end))
+    }
+
+    /// The chunks below `end`, in order from `from` on and around the end.
+    pub fn around(self, from: usize, end: usize) -> impl Iterator<Item = usize> {
+        let from = from.min(end);
+        self.all(from, end).chain(self.all(0, from))
     }
 
     /// The last chunk below `end`.

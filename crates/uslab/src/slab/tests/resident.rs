@@ -1,6 +1,7 @@
 //! Tests of pages that are charged, and go back, one by one.
 
 use super::*;
+use crate::slab::lists::List;
 
 /// # Safety
 /// None.
@@ -272,6 +273,33 @@ fn at_a_limit_charged_pages_serve_object_by_object() {
     // Taken without the count of a take.
     slabs.set_taken(8);
     free(slabs, &objects[..8]);
+    slabs.shrink();
+}
+
+#[test]
+fn at_a_limit_a_take_looks_at_some_slabs_and_the_next_one_goes_on_behind_them() {
+    // Slabs of two pages with four objects each, of which the second page is free and purged.
+    const SLABS: usize = 300;
+    let (slabs, _) = slabs_of_order(1, 1024, None);
+    let objects = take(slabs, SLABS * slabs.geometry().objects);
+    let is_kept = |object: &*mut u8| (*object as usize / PAGE_BYTES).is_multiple_of(2);
+    let (kept, freed): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_kept);
+    assert_eq!(slabs.all_bytes(), SLABS * slabs.slab_bytes());
+    free(slabs, &freed);
+    slabs.purge_all_inside();
+    assert_eq!(charged(slabs), SLABS);
+    let last = slabs.groups()[0].lock().last(List::Partial).expect("all are partial").address();
+    free(slabs, &[last]);
+    let mut out = [core::ptr::null_mut(); 2];
+    let mut group = slabs.groups()[0].lock();
+    assert_eq!(slabs.take_charged(&mut group, &mut out), 0, "it did not come to the last slab");
+    assert_eq!(slabs.take_charged(&mut group, &mut out), 1);
+    assert_eq!(out[1], last);
+    drop(group);
+    assert!(slabs.check().is_ok());
+    // Taken without the count of a take.
+    slabs.set_taken(kept.len() as i64);
+    free(slabs, &kept);
     slabs.shrink();
 }
 
