@@ -100,7 +100,8 @@ fn allocations_without_reclaim_and_in_bulk_are_estimated_within_5_percent() {
     in_both_modes(NAME, &[], || {
         profile::start(PERIOD).expect("there is memory");
         let estimate = |cache: &str| profile().1.get(cache).map_or(0.0, |site| site.alloc_bytes);
-        let ways = [malloc_noreclaim as fn(usize) -> *mut u8, zeroed_noreclaim];
+        let zeroed = |size| zeroed_noreclaim(16, size);
+        let ways: [fn(usize) -> *mut u8; 2] = [malloc_noreclaim, zeroed];
         for (way, size, cache) in [
             (0, 512, "malloc-512"),
             (1, 1000, "malloc-1k"),
