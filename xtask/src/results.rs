@@ -34,8 +34,8 @@ pub const END: &str = "<!-- results:end -->";
 /// Arguments of `cargo xtask results`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fail where README.md, docs/results/README.md or the latest folder's pages differ from the
-    /// results; write nothing.
+    /// Fail where README.md, docs/results/{README.md,order.md,order.svg} or the latest folder's
+    /// pages differ from the results; write nothing.
     #[arg(long, conflicts_with = "measure")]
     check: bool,
     /// Measure every suite in both modes into the folder of today first.
@@ -99,7 +99,8 @@ fn build(workspace: &Workspace) -> Result<()> {
 
 fn program(workspace: &Workspace, args: &[&str]) -> Command {
     let mut command = Command::new(workspace.release_dir().join("uslab-bench"));
-    command.current_dir(&workspace.root).env_remove("USLAB_RSEQ").args(args).stdin(Stdio::null());
+    workspace::without_settings(&mut command).current_dir(&workspace.root);
+    command.args(args).stdin(Stdio::null());
     command
 }
 

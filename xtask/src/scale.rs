@@ -38,6 +38,8 @@ const WORKLOADS: [&str; 11] = [
 ];
 /// CPUs and nodes of the machines.
 const MACHINES: [(usize, usize); 6] = [(2, 1), (8, 1), (16, 1), (64, 1), (128, 2), (256, 4)];
+/// The CPUs of the largest machine.
+const MAX_CPUS: u16 = 256;
 /// Workloads with long traces, and the largest machine that they are modelled on. With 256 CPUs an
 /// operation of `caches` may drain each of 256 slots of up to 256 caches for capacity, and one of
 /// `reclaim` drains 256 slots of two sheaves of hundreds of objects.
@@ -71,18 +73,24 @@ pub struct Args {
     /// Model one machine, compare the counts with their bounds; write nothing.
     #[arg(long)]
     check: bool,
-    /// Model machines of up to so many CPUs.
-    #[arg(long, value_name = "CPUS", default_value_t = 256)]
-    max_cpus: usize,
+    /// Model machines of up to so many CPUs; with fewer than 256, print the page and write nothing.
+    #[arg(
+        long,
+        value_name = "CPUS",
+        default_value_t = MAX_CPUS,
+        value_parser = clap::value_parser!(u16).range(2..=i64::from(MAX_CPUS)),
+        conflicts_with_all = ["check", "lines"],
+    )]
+    max_cpus: u16,
     /// Print the lines that limit this workload, on 64 CPUs, and stop.
-    #[arg(long, value_name = "WORKLOAD")]
+    #[arg(long, value_name = "WORKLOAD", conflicts_with = "check")]
     lines: Option<String>,
 }
 
 impl Args {
     /// The options of CI.
     pub fn checking() -> Self {
-        Self { check: true, max_cpus: 8, lines: None }
+        Self { check: true, max_cpus: MAX_CPUS, lines: None }
     }
 }
 
@@ -135,11 +143,15 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     outcomes.iter_mut().for_each(|outcome| outcome.who = "before".into());
     // Measured while the CPUs that free still filled their sheaves.
     outcomes.retain(|outcome| outcome.workload != "handoff");
-    outcomes.extend(all(workspace, &jobs(args.max_cpus))?);
+    outcomes.extend(all(workspace, &jobs(args.max_cpus.into()))?);
     compare_operations(&outcomes)?;
     // By themselves: other work on the machine would be timed with them.
     for workload in TIMED {
         outcomes.push(model(workspace, &(workload, 1, 1, Some(REAL)))?);
+    }
+    if args.max_cpus < MAX_CPUS {
+        print!("{}", page(&outcomes));
+        return Ok(());
     }
     fs::write(folder.join("scale.md"), page(&outcomes)).context("cannot write scale.md")?;
     fs::write(folder.join("scale.svg"), draw::chart(&outcomes, "handoff"))
@@ -155,7 +167,7 @@ type Job = (&'static str, usize, usize, Option<&'static str>);
 fn jobs(max_cpus: usize) -> Vec<Job> {
     let mut jobs: Vec<Job> = TIMED.iter().map(|&workload| (workload, 1, 1, None)).collect();
     for workload in WORKLOADS {
-        let most = if LONG.contains(&workload) { MAX_CPUS_OF_LONG } else { 256 }.min(max_cpus);
+        let most = if LONG.contains(&workload) { max_cpus.min(MAX_CPUS_OF_LONG) } else { max_cpus };
         for (cpus, nodes) in MACHINES.into_iter().filter(|&(cpus, _)| cpus <= most) {
             jobs.push((workload, cpus, nodes, None));
             if WITH_ONE_GROUP.contains(&workload) && cpus <= MAX_CPUS_OF_LONG {
@@ -224,7 +236,7 @@ fn model(workspace: &Workspace, &(workload, cpus, nodes, peer): &Job) -> Result<
         None => &mut command,
     };
     // The model has one thread.
-    command.env("USLAB_REAPER", "0");
+    workspace::without_settings(&mut command).env("USLAB_REAPER", "0");
     let text = output(&mut command)?;
     let mut outcome: Outcome = serde_json::from_str(&text).context("the model printed something else")?;
     outcome.who = peer.unwrap_or("uslab").into();
@@ -383,6 +395,35 @@ fn table_of_lines(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_number_of_cpus_that_would_have_no_effect_is_refused() {
+        let parsed = |words: &[&str]| Line::try_parse_from([&["scale"], words].concat());
+        assert_eq!(parsed(&[]).unwrap().args.max_cpus, MAX_CPUS);
+        assert_eq!(parsed(&["--max-cpus", "8"]).unwrap().args.max_cpus, 8);
+        assert!(parsed(&["--check"]).is_ok() && parsed(&["--lines", "pairs"]).is_ok());
+        let refused: [&[&str]; 5] = [
+            &["--max-cpus", "1"],
+            &["--max-cpus", "257"],
+            &["--max-cpus", "8", "--check"],
+            &["--max-cpus", "8", "--lines", "pairs"],
+            &["--check", "--lines", "pairs"],
+        ];
+        assert!(refused.iter().all(|words| parsed(words).is_err()));
+    }
+
+    #[test]
+    fn no_job_has_more_cpus_than_were_asked_for() {
+        let most = |cpus| jobs(cpus).iter().map(|job| job.1).max();
+        assert_eq!((most(8), most(usize::from(MAX_CPUS))), (Some(8), Some(256)));
+    }
 
     #[test]
     fn operations_that_differ_in_objects_are_refused() {

@@ -5,7 +5,8 @@
 //! runs on.
 
 use anyhow::{Context, Result, bail};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -72,6 +73,31 @@ pub fn check(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The first letters of variables by which a caller sets up an allocator, ours or another. The list
+/// in crates/uslab-bench/src/machine.rs is the same.
+const SETTINGS: [&str; 8] = [
+    "USLAB_",
+    "LD_PRELOAD",
+    "GLIBC_TUNABLES",
+    "MALLOC_",
+    "MIMALLOC_",
+    "TCMALLOC_",
+    "TBB_MALLOC_",
+    "_RJEM_MALLOC_",
+];
+
+/// Takes the caller's settings of allocators from a command, whose figures they would change.
+pub fn without_settings(command: &mut Command) -> &mut Command {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    remove_settings(command, names)
+}
+
+fn remove_settings(command: &mut Command, names: impl Iterator<Item = OsString>) -> &mut Command {
+    let is_setting =
+        |name: &OsString| SETTINGS.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
+    names.filter(is_setting).fold(command, |command, name| command.env_remove(name))
+}
+
 /// The command as one would type it: environment set for it, program name, arguments.
 pub fn line_of(command: &Command) -> String {
     let shown = |text: &OsStr| {
@@ -105,6 +131,19 @@ mod tests {
         let mut command = Command::new("cargo");
         command.env("USLAB_RSEQ", "0").args(["test", "a b"]);
         assert_eq!(line_of(&command), "USLAB_RSEQ=0 cargo test 'a b'");
+    }
+
+    #[test]
+    fn settings_of_allocators_are_taken_from_a_command_and_others_stay() {
+        let mut command = Command::new("x");
+        let names = ["PATH", "USLAB_SECURE", "MALLOC_ARENA_MAX", "LD_LIBRARY_PATH"].map(OsString::from);
+        remove_settings(&mut command, names.into_iter()).env("USLAB_RSEQ", "0");
+        let set: Vec<_> = command.get_envs().map(|(name, value)| (name.to_str(), value.is_some())).collect();
+        let wanted = [("MALLOC_ARENA_MAX", false), ("USLAB_RSEQ", true), ("USLAB_SECURE", false)];
+        assert_eq!(set, wanted.map(|(name, is_set)| (Some(name), is_set)));
+        // The benchmark tells which of them are set.
+        let told = include_str!("../../crates/uslab-bench/src/machine.rs");
+        assert!(SETTINGS.iter().all(|begin| told.contains(&format!("    \"{begin}\",\n"))));
     }
 
     #[test]

@@ -85,13 +85,10 @@ pub fn main() -> ExitCode {
     }
     let report = if args.both_modes { modes::run() } else { run(&context, plans) };
     match report {
-        Ok(report) => {
-            let complete = report.runs.iter().all(|run| run.complete);
-            print(
-                &if args.json { report_json(&report) } else { table::text(&report, find) },
-                if complete { 0 } else { INTERRUPTED },
-            )
-        }
+        Ok((report, is_whole)) => print(
+            &if args.json { report_json(&report) } else { table::text(&report, find) },
+            if is_whole { 0 } else { INTERRUPTED },
+        ),
         Err(line) => fail(1, &line),
     }
 }
@@ -135,8 +132,8 @@ fn listing_json(plans: &[(&Suite, Vec<RowPlan>)]) -> String {
     format!("{:#}\n", json!({ "tool": "uslab-bench", "schema": SCHEMA, "suites": suites }))
 }
 
-/// Measures all rows of all suites in this process.
-fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<Report, String> {
+/// Measures all rows of all suites in this process; the report, and whether it has them all.
+fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<(Report, bool), String> {
     if !cpu::pin(context.cpus.first) {
         eprintln!("uslab-bench: cannot stay on CPU {}; the figures will scatter", context.cpus.first);
     }
@@ -148,7 +145,7 @@ fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<Report, 
     let started = SystemTime::now().duration_since(UNIX_EPOCH);
     stop::watch()?;
     let session = Session::start(rows);
-    let mut runs = Vec::new();
+    let (suites, mut runs) = (plans.len(), Vec::new());
     for (suite, plans) in plans {
         if stop::asked() {
             break;
@@ -157,7 +154,8 @@ fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<Report, 
     }
     session.end();
     machine.core_hz = clock.core_hz();
-    Ok(Report {
+    let is_whole = runs.len() == suites && runs.iter().all(|run| run.complete);
+    let report = Report {
         tool: "uslab-bench".into(),
         schema: SCHEMA,
         started_unix_s: started.map_or(0, |since| since.as_secs()),
@@ -167,7 +165,8 @@ fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<Report, 
         contestants: lineup::took_part(context.options.object_size_bytes),
         missing: lineup::missing(),
         runs,
-    })
+    };
+    Ok((report, is_whole))
 }
 
 fn run_suite(

@@ -6,9 +6,9 @@
 //!                                                            this program
 //! ```
 //!
-//! The flags are those of each project's own release build of its shared library. The name has a
-//! hash of them, so that other flags make another file. Where sources or a compiler are missing,
-//! the peer is left out with a line.
+//! The flags are those of each project's own release build of its shared library, and that which
+//! aligns functions as uslab's are aligned. The name has a hash of them, so that other flags make
+//! another file. Where sources or a compiler are missing, the peer is left out with a line.
 //!
 //! Must never: fetch anything; leave half a library; compile while rows are planned.
 
@@ -34,7 +34,16 @@ pub struct Recipe {
     pub flags: &'static [&'static str],
 }
 
-const SHARED: [&str; 5] = ["-shared", "-fPIC", "-O3", "-DNDEBUG", "-ftls-model=initial-exec"];
+const SHARED: &[&str] = &[
+    "-shared",
+    "-fPIC",
+    "-O3",
+    "-DNDEBUG",
+    "-ftls-model=initial-exec",
+    // Functions start on cache lines, as those of uslab's library do (.cargo/config.toml).
+    #[cfg(target_arch = "x86_64")]
+    "-falign-functions=64",
+];
 
 pub const MIMALLOC: Recipe = Recipe {
     source: ("libmimalloc-sys", env!("USLAB_BENCH_LIBMIMALLOC_SYS")),

@@ -7,6 +7,8 @@ use crate::clock::Clock;
 use crate::cpu::Cpus;
 use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,6 +25,10 @@ pub struct Machine {
     pub virtual_machine: bool,
     pub page_size_bytes: usize,
     pub transparent_hugepages: String,
+    /// Variables that set up an allocator, ours or another, and their values. A run's mode holds
+    /// `USLAB_RSEQ`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
     /// Runnable tasks over the last minute, at start: above one, the benchmark was not alone.
     pub load_average: String,
     pub tick_hz: f64,
@@ -45,11 +51,35 @@ impl Machine {
                 .is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
             page_size_bytes: page_size_bytes(),
             transparent_hugepages: chosen(&read_line("/sys/kernel/mm/transparent_hugepage/enabled")),
+            variables: settings(std::env::vars_os()),
             load_average: read_line("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
             tick_hz: clock.tick_hz(),
             core_hz: clock.core_hz(),
         }
     }
+}
+
+/// The first letters of variables that set up an allocator. The list in xtask/src/workspace.rs is
+/// the same.
+const SETTINGS: [&str; 8] = [
+    "USLAB_",
+    "LD_PRELOAD",
+    "GLIBC_TUNABLES",
+    "MALLOC_",
+    "MIMALLOC_",
+    "TCMALLOC_",
+    "TBB_MALLOC_",
+    "_RJEM_MALLOC_",
+];
+
+/// The variables among `set` that set up an allocator. Cargo sets those of this program's build.
+fn settings(set: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    let text = |word: OsString| word.to_string_lossy().into_owned();
+    let is_setting = |(name, _): &(String, String)| {
+        let is_known = SETTINGS.iter().any(|begin| name.starts_with(begin));
+        is_known && name != "USLAB_RSEQ" && !name.starts_with("USLAB_BENCH_")
+    };
+    set.map(|(name, value)| (text(name), text(value))).filter(is_setting).collect()
 }
 
 /// How this program was compiled; baked in by build.rs.
@@ -142,6 +172,13 @@ mod tests {
         assert_eq!(cpu_model(x86), "EPYC (family 25 model 17)");
         assert_eq!(cpu_model("CPU implementer : 0x41\nCPU part : 0xd40\n"), "implementer 0x41 part 0xd40");
         assert_eq!(cpu_model(""), "unknown");
+    }
+
+    #[test]
+    fn variables_that_set_up_an_allocator_are_noted_and_no_others() {
+        let names = ["PATH", "USLAB_SECURE", "USLAB_RSEQ", "USLAB_BENCH_CC", "MALLOC_ARENA_MAX"];
+        let noted = settings(names.into_iter().map(|name| (name.into(), "1".into())));
+        assert_eq!(noted, ["USLAB_SECURE", "MALLOC_ARENA_MAX"].map(|name| (name.into(), "1".into())).into());
     }
 
     #[test]

@@ -70,12 +70,17 @@ pub fn start(mut command: Command) -> Result<Running, String> {
     let (said, complained) = (tempfile::tempfile().map_err(cannot)?, tempfile::tempfile().map_err(cannot)?);
     command.stdin(Stdio::null()).stdout(said.try_clone().map_err(cannot)?);
     command.stderr(complained.try_clone().map_err(cannot)?);
-    let die_with_parent = || Ok(set_pdeathsig(Signal::SIGKILL)?);
-    // SAFETY: the function keeps to what is allowed between fork and exec: one plain system call.
-    unsafe { command.pre_exec(die_with_parent) };
+    die_with_parent(&mut command);
     let started = Instant::now();
     let child = command.spawn().map_err(cannot)?;
     Ok(Running { child, started, said, complained, ended: false, watch: None })
+}
+
+/// Has the program of `command` killed at the end of the thread that starts it.
+pub fn die_with_parent(command: &mut Command) {
+    let ask = || Ok(set_pdeathsig(Signal::SIGKILL)?);
+    // SAFETY: the function keeps to what is allowed between fork and exec: one plain system call.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// Starts `command` and waits for its end, which must be a success.

@@ -13,6 +13,7 @@ use crate::spread;
 use crate::table;
 use clap::ValueHint;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -85,9 +86,8 @@ fn found(joined: &Joined, name: &str, claimed: &[Rows]) -> Option<Claim> {
         .filter_map(|(_, row)| Some((row, standing(row)?)))
         .collect();
     let (worst, standing) = judged.iter().max_by(|a, b| a.1.strain.total_cmp(&b.1.strain))?;
-    let best_name = worst.best_peer.clone()?;
     let subject = worst.figure(Role::Subject)?;
-    let best = worst.named(&best_name)?;
+    let best = worst.best_peer.as_ref().and_then(|name| worst.named(name));
     let (met, all) = (judged.iter().filter(|(_, standing)| standing.met).count(), judged.len());
     let verdict = match (met, all) {
         (1, 1) => "met".into(),
@@ -99,8 +99,8 @@ fn found(joined: &Joined, name: &str, claimed: &[Rows]) -> Option<Claim> {
         name.to_owned(),
         worst.title.clone(),
         with_unit(subject.value.min, worst.unit),
-        with_unit(best.value.min, worst.unit),
-        best_name,
+        best.map_or("–".into(), |best| with_unit(best.value.min, worst.unit)),
+        best.map_or("–".into(), |best| best.contestant.clone()),
         table::ratio(subject.ratio),
         standing.target.clone(),
         verdict,
@@ -149,6 +149,11 @@ pub fn cautions(joined: &Joined) -> Vec<String> {
     if any(|report| report.build.unfit().is_some()) {
         lines.push("Measured with a build that was not optimised: these figures mean nothing.".into());
     }
+    let set: BTreeSet<String> =
+        joined.sources.iter().map(|report| facts::variables(&report.machine)).collect();
+    for variables in set.iter().filter(|variables| !variables.is_empty()) {
+        lines.push(format!("Measured with allocators set up by the caller: {variables}."));
+    }
     if facts_of(joined).len() > 1 {
         lines.push(
             "Joined from runs of different machines, builds or options: compare within a suite only.".into(),
@@ -195,7 +200,7 @@ pub fn facts_of(joined: &Joined) -> Vec<Fact<'_>> {
             }
             None => facts.push(Fact {
                 suites,
-                lines: facts::lines(report),
+                lines: Vec::new(),
                 contestants: &report.contestants,
                 missing: &report.missing,
                 report,
@@ -203,7 +208,11 @@ pub fn facts_of(joined: &Joined) -> Vec<Fact<'_>> {
             }),
         }
     }
-    facts.iter_mut().for_each(Fact::tell_commits);
+    for fact in &mut facts {
+        let runs = joined.runs.iter().filter(|taken| same(fact.report, joined.source(taken)));
+        fact.lines = facts::lines(fact.report, runs.map(|taken| &taken.run));
+        fact.tell_commits();
+    }
     facts
 }
 
@@ -236,7 +245,7 @@ fn same(a: &Report, b: &Report) -> bool {
     let key = |report: &Report| {
         let (m, b, o) = (&report.machine, &report.build, &report.options);
         (
-            [m.cpu_model.clone(), m.kernel.clone(), m.transparent_hugepages.clone()],
+            [m.cpu_model.clone(), m.kernel.clone(), m.transparent_hugepages.clone(), facts::variables(m)],
             [m.cpus_allowed, m.cpus_online, m.page_size_bytes],
             [b.version.clone(), b.opt_level.clone(), b.rustc.clone(), b.rustflags.clone(), b.cc.clone()],
             (o.object_size_bytes, o.touch, format!("{:?}", o.order), o.check, o.rounds),
@@ -387,6 +396,16 @@ mod tests {
         subject.value.min = 2.0 * f64::from(1 << 20);
         let Claim { cells, met } = claims(&joined).pop().unwrap();
         assert_eq!((cells[2].as_str(), cells[6].as_str(), met), ("2.00 MiB", "≤ 3.00 MiB", true));
+        // A row that no peer took part in counts all the same.
+        let taken = joined.runs.iter_mut().find(|taken| taken.run.suite == "rss").unwrap();
+        let row = taken.run.rows.iter_mut().find(|row| row.unit == Unit::Bytes).unwrap();
+        row.best_peer = None;
+        row.figures.retain(|figure| figure.role == Role::Subject);
+        let Claim { cells, met } = claims(&joined).pop().unwrap();
+        assert_eq!(
+            (cells[2].as_str(), cells[3].as_str(), cells[4].as_str(), met),
+            ("2.00 MiB", "–", "–", true)
+        );
         joined.sources[0].options.check = true;
         assert!(claims(&joined).iter().all(unclaimed), "a run for function claims nothing");
     }
@@ -410,6 +429,14 @@ mod tests {
         joined.sources[1].machine.kernel = "Linux 1".into();
         assert_eq!(facts_of(&joined).len(), 2);
         assert!(cautions(&joined).iter().any(|line| line.contains("different machines")));
+    }
+
+    #[test]
+    fn settings_of_allocators_are_a_fact_and_a_caution() {
+        let mut joined = sample();
+        joined.sources[0].machine.variables = [("USLAB_SECURE".into(), "1".into())].into();
+        assert!(cautions(&joined).iter().any(|line| line.ends_with("caller: USLAB_SECURE=1.")));
+        assert!(facts_of(&joined)[0].lines.contains(&("variables", "USLAB_SECURE=1".into())));
     }
 
     #[test]

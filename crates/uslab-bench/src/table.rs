@@ -244,7 +244,7 @@ fn skipped(rows: &[Row]) -> String {
 
 /// The machine, build and versions, before the tables.
 fn heading(report: &Report, out: &mut String) -> std::fmt::Result {
-    for (name, text) in facts::lines(report) {
+    for (name, text) in facts::lines(report, report.runs.iter()) {
         writeln!(out, "{name:<10}{text}")?;
     }
     for about in &report.contestants {

@@ -11,7 +11,7 @@ mod testing;
 
 use crate::workspace::{self, Workspace};
 use crate::{balance, checkers, deb, dist, golden, musl, public, results, scale, tidy};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Parser;
 use std::io::Write;
 use std::process::Command;
@@ -26,7 +26,7 @@ pub struct Args {
     /// Leave these steps out.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     skip: Vec<String>,
-    /// List the steps and stop.
+    /// List the steps that would run, and stop.
     #[arg(long)]
     list: bool,
 }
@@ -95,13 +95,11 @@ const STEPS: &[Step] = &[
 
 /// Runs the steps.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let steps = chosen(args)?;
     if args.list {
-        for step in STEPS {
-            println!("{:<12} {}", step.name, step.what);
-        }
+        steps.iter().for_each(|step| println!("{:<12} {}", step.name, step.what));
         return Ok(());
     }
-    let steps = chosen(args)?;
     let begin = Instant::now();
     let mut times = Vec::new();
     for (index, step) in steps.iter().enumerate() {
@@ -129,10 +127,12 @@ fn chosen(args: &Args) -> Result<Vec<&'static Step>> {
         bail!("there is no step `{unknown}`; `cargo xtask ci --list` lists them");
     }
     let listed = |names: &[String], step: &Step| names.iter().any(|name| name == step.name);
-    Ok(STEPS
+    let steps: Vec<&Step> = STEPS
         .iter()
         .filter(|s| (args.only.is_empty() || listed(&args.only, s)) && !listed(&args.skip, s))
-        .collect())
+        .collect();
+    ensure!(!steps.is_empty(), "--only and --skip leave no step to run");
+    Ok(steps)
 }
 
 fn summary(times: &[(&str, Duration)]) {
@@ -234,6 +234,7 @@ mod tests {
         assert_eq!(names(&["clippy", "tidy"], &["tidy"]).unwrap(), ["clippy"]);
         assert_eq!(names(&[], &[]).unwrap().len(), STEPS.len());
         assert!(names(&["nothing"], &[]).is_err());
+        assert!(names(&["tidy"], &["tidy"]).is_err(), "no step is no success");
     }
 
     #[test]

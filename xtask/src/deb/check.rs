@@ -43,6 +43,9 @@ fn lintian(packages: &[PathBuf]) -> Result<()> {
         bail!("lintian is not installed: apt-get install lintian");
     }
     let mut lintian = Command::new("lintian");
+    // It leaves temporary files behind.
+    let scratch = tempfile::tempdir()?;
+    lintian.env("TMPDIR", scratch.path());
     // Root is allowed, because the packages are the project's. The caller's settings are ignored.
     lintian.args(["--no-cfg", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
     // The tag asks which request the first upload to Debian's archive answers; there is none.

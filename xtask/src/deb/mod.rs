@@ -31,8 +31,8 @@ pub struct Args {
     /// Package target/dist as it is, rather than build and stage it first.
     #[arg(long)]
     staged: bool,
-    /// Check the packages: lintian, two builds compared, and install, use and remove them in a root
-    /// of their own.
+    /// Check the packages: compare two builds, run lintian, install, use and remove the packages in
+    /// a root of their own, and build and run the guide's container with them.
     #[arg(long)]
     check: bool,
 }

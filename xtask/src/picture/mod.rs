@@ -67,7 +67,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// One run; prints the peak and what is left at the end.
 fn measure(name: &str, library: Option<&Path>, program: &Path, kept: u8) -> Result<Curve> {
     let mut command = Command::new(program);
-    command.env_remove("LD_PRELOAD").arg(kept.to_string());
+    workspace::without_settings(&mut command).arg(kept.to_string());
     if let Some(library) = library {
         command.env("LD_PRELOAD", library);
     }

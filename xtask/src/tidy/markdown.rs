@@ -1,10 +1,11 @@
-//! Reads Markdown: finds links without a target, and tells prose from code and tables.
+//! Reads Markdown: finds links without a target and fences within a line, and tells prose from code
+//! and tables.
 //!
 //! Only links to files of the repository are checked. Addresses with a scheme are not the
 //! repository's, and an anchor alone is the page's own.
 
 use super::{File, Violation};
-use pulldown_cmark::{Event, LinkType, Options, Parser, Tag};
+use pulldown_cmark::{CodeBlockKind, Event, LinkType, Options, Parser, Tag};
 use std::collections::BTreeSet;
 
 /// A Markdown file, parsed.
@@ -12,6 +13,8 @@ use std::collections::BTreeSet;
 pub struct Page {
     /// Targets of links and images, with their lines.
     targets: Vec<(usize, String)>,
+    /// Lines with a fence and something else.
+    fences: Vec<usize>,
     /// Lines of code blocks.
     pub code: BTreeSet<usize>,
     /// Lines of tables.
@@ -26,7 +29,14 @@ pub fn read(text: &str) -> Page {
     for (event, bytes) in parser.by_ref() {
         let Event::Start(tag) = event else { continue };
         match tag {
-            Tag::CodeBlock(_) => page.code.extend(line(bytes.start)..=line(bytes.end - 1)),
+            Tag::CodeBlock(kind) => {
+                let first = line(bytes.start);
+                page.code.extend(first..=line(bytes.end - 1));
+                if let CodeBlockKind::Fenced(word) = kind {
+                    page.fences.extend(word.contains(' ').then_some(first));
+                    page.fences.extend(fences_within(&text[bytes]).map(|at| first + at));
+                }
+            }
             Tag::Table(_) => page.tables.extend(line(bytes.start)..=line(bytes.end - 1)),
             Tag::Link { link_type: LinkType::Inline, dest_url, .. } | Tag::Image { dest_url, .. } => {
                 page.targets.push((line(bytes.start), dest_url.into_string()));
@@ -38,6 +48,16 @@ pub fn read(text: &str) -> Page {
         page.targets.push((line(definition.span.start), definition.dest.to_string()));
     }
     page
+}
+
+/// The lines between a block's first and last that have its fence: a text that was wrapped as prose
+/// has one.
+fn fences_within(block: &str) -> impl Iterator<Item = usize> {
+    let block = block.trim_start();
+    let fence = &block[..block.len() - block.trim_start_matches(['`', '~']).len()];
+    let last = block.trim_end().lines().count().saturating_sub(1);
+    let has_fence = move |&(at, line): &(usize, &str)| 0 < at && at < last && line.contains(fence);
+    block.lines().enumerate().filter(has_fence).map(|(at, _)| at)
 }
 
 /// The text of the page `from`, in which links to files that do not exist are their texts alone.
@@ -63,7 +83,7 @@ fn leads_somewhere(from: &str, target: &str, exists: &dyn Fn(&str) -> bool) -> b
     !is_ours || resolve(from, path).is_some_and(|path| exists(&path))
 }
 
-/// Checks the links. `exists` answers for paths from the repository's root.
+/// Checks the links and the fences. `exists` answers for paths from the repository's root.
 pub fn check(file: &File, page: &Page, exists: &dyn Fn(&str) -> bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (line, target) in &page.targets {
@@ -72,6 +92,8 @@ pub fn check(file: &File, page: &Page, exists: &dyn Fn(&str) -> bool) -> Vec<Vio
             violations.push(Violation::new(file, *line, "link", why));
         }
     }
+    let why = "a fence stands on a line of its own, with one word behind it at most";
+    violations.extend(page.fences.iter().map(|&line| Violation::new(file, line, "fence", why)));
     violations
 }
 
@@ -117,6 +139,14 @@ mod tests {
         let text = "[a](https://example.org/x) [b](#here) [c](mailto:a@example.org) `[d](none)`\n```\n[e](none)\n```\n";
         assert_eq!(lines("README.md", text), NONE);
         assert_eq!(lines("README.md", "```\n[a](none)\n```\n[b](none)\n"), [4]);
+    }
+
+    #[test]
+    fn a_block_that_was_wrapped_as_prose_is_found_by_its_fences() {
+        assert_eq!(lines("README.md", "```sh\na\n```\n\n````\n```\n````\n"), NONE);
+        assert_eq!(lines("README.md", "blocks ```` ```console ````\n"), NONE);
+        assert_eq!(lines("README.md", "```sh a\nb ```\n\nprose\n"), [1, 2]);
+        assert_eq!(lines("README.md", "a\n\n```sh\na b ```\n\nprose\n```\n"), [4]);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!   cancellation.rs the C library's cancellation points, which the library must not use
 //!   text.rs         headers, length, leftovers, whitespace, paths of one machine, inherited lints
 //!   voice.rs        the width of prose, and words that name no actor
-//!   markdown.rs     links that lead nowhere
+//!   markdown.rs     links that lead nowhere, and fences within a line
 //! ```
 //!
 //! clippy finds unsafe code without its reason or its `# Safety` section, and macros that postpone

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A program gets a clean environment, so that no user's settings reach one allocator's run only;
-//! what begins with USLAB_ is let through, because it chooses uslab's mode. Its files are in a
-//! folder that goes away with the run.
+//! what begins with USLAB_ is let through, because it chooses uslab's mode, and reports tell what
+//! else it sets (machine.rs). Its files are in a folder that goes away with the run.
 //!
 //! Must never: preload anything into a program that is not the one measured (the client of a
 //! server, a shell).
