@@ -95,29 +95,9 @@ static REGISTRY: CachePadded<Lock<Registry>> = CachePadded(Lock::new(
     Registry { used: OWN_IDS, full: [0; WORDS / 64], spare: core::ptr::null_mut(), waited_in_vain: false },
 ));
 
-/// The registry's lock, held. Misuse that drains find meanwhile is reported when it was released.
-pub(super) struct Held {
-    // The order of the drops.
-    registry: Guard<'static, Registry>,
-    _delayed: Delayed,
-}
-
-impl core::ops::Deref for Held {
-    type Target = Registry;
-    fn deref(&self) -> &Registry {
-        &self.registry
-    }
-}
-
-impl core::ops::DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut Registry {
-        &mut self.registry
-    }
-}
-
-pub(super) fn lock() -> Held {
-    let delayed = Delayed::begin();
-    Held { registry: REGISTRY.lock(), _delayed: delayed }
+/// Takes the registry's lock. Misuse that drains find meanwhile is reported after its release.
+pub(super) fn lock() -> Delayed<Guard<'static, Registry>> {
+    Delayed::within(REGISTRY.lock())
 }
 
 pub(super) fn lock_for_fork() {

@@ -460,9 +460,7 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
         search::ask(adapt.kind, bound - goal);
         return false;
     }
-    // Dropped after the lock.
-    let _delayed = Delayed::begin();
-    let Some(mut rings) = RINGS.try_lock() else { return false };
+    let Some(mut rings) = RINGS.try_lock().map(Delayed::within) else { return false };
     let ring = &mut rings[adapt.kind as usize];
     // Another thread may have changed the level meanwhile.
     if adapt.level() != level {
@@ -527,8 +525,7 @@ pub fn begin_period() {
 fn begin_period_of(kind: Kind) {
     let bound = kind.bound_bytes();
     if kind.used().load(Relaxed) > bound {
-        let _delayed = Delayed::begin();
-        RINGS.lock()[kind as usize].take_from_all(bound);
+        Delayed::within(RINGS.lock())[kind as usize].take_from_all(bound);
     }
 }
 

@@ -47,8 +47,7 @@ pub fn search() {
         let wanted = &WANTED[kind as usize];
         if wanted.load(Relaxed) > 0 {
             let goal = kind.bound_bytes().saturating_sub(wanted.swap(0, Relaxed));
-            let _delayed = Delayed::begin();
-            RINGS.lock()[kind as usize].take_from_idle(goal, core::ptr::null());
+            Delayed::within(RINGS.lock())[kind as usize].take_from_idle(goal, core::ptr::null());
         }
     }
 }
