@@ -45,7 +45,13 @@ pub fn for_ms(ms: u64) {
     if !must_end && STATE.compare_exchange(AWAKE, TIMED, SeqCst, Relaxed).is_ok() {
         rest(|| Futex::wait_for(STATE, TIMED, ms));
     }
-    STATE.store(AWAKE, SeqCst);
+    awake();
+}
+
+/// Ends a sleep. The exchange reads the word that it overwrites: if that is CALLED, this thread then
+/// sees all that the caller of [`wake`] wrote before. A mere store would not tell.
+fn awake() {
+    STATE.swap(AWAKE, SeqCst);
 }
 
 /// Time between two polls for a request.
