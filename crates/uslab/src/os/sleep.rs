@@ -76,13 +76,18 @@ pub fn until_activity(still_idle: impl FnOnce() -> bool, is_asked: Option<fn() -
             }
         }
     }
-    STATE.store(AWAKE, SeqCst);
+    awake();
 }
 
 /// Sleeps for `ms` milliseconds, on any thread; no call ends it early.
 pub fn pause(ms: u64) {
+    pause_us(ms * 1000);
+}
+
+/// As [`pause`], for `us` microseconds.
+pub fn pause_us(us: u64) {
     static NEVER_WOKEN: AtomicU32 = AtomicU32::new(0);
-    Futex::wait_for(&NEVER_WOKEN, 0, ms);
+    Futex::wait_for_us(&NEVER_WOKEN, 0, us);
 }
 
 /// Records that the program changed how much memory is free: after the change, since the thread
