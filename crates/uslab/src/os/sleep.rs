@@ -48,8 +48,8 @@ pub fn for_ms(ms: u64) {
     awake();
 }
 
-/// Ends a sleep. The exchange reads the word that it overwrites: if that is CALLED, this thread then
-/// sees all that the caller of [`wake`] wrote before. A mere store would not tell.
+/// Ends a sleep. The exchange reads the word that it overwrites: if that is CALLED, this thread
+/// sees from then on all that the caller of [`wake`] wrote before. A store would not read it.
 fn awake() {
     STATE.swap(AWAKE, SeqCst);
 }

@@ -68,7 +68,7 @@ struct Hint {
 pub enum Unused {
     /// A sheaf, which is the caller's now.
     Sheaf(*mut Sheaf),
-    /// No sheaf that no thread used: another period has begun.
+    /// Every sheaf was used: the next period has begun.
     None {
         /// Whether the barn has a sheaf.
         has_sheaf: bool,
@@ -213,8 +213,8 @@ impl Barn {
         })
     }
 
-    /// Takes the oldest of the sheaves that stayed in the barn for a whole period. If there is none,
-    /// starts the next period, and returns whether the barn has a sheaf.
+    /// Takes the oldest of the sheaves that stayed in the barn for a whole period. If there is
+    /// none, starts the next period, and returns whether the barn has a sheaf.
     pub fn take_unused(&self) -> Unused {
         self.change(|stacks| {
             loop {

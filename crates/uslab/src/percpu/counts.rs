@@ -72,8 +72,8 @@ impl CpuCache {
         self.slabs().tally_of(self.cpu_of(slot)).sheaf_free.fetch_add(change, Relaxed);
     }
 
-    /// The CPU of a slot of the cache's own rows, the lending row among them. In any other row, slots
-    /// of different CPUs get different numbers.
+    /// The CPU of a slot of the cache's own rows, the lending row among them. In any other row,
+    /// slots of different CPUs get different numbers.
     pub(super) fn cpu_of(&self, slot: &Slot) -> Cpu {
         let distance = (&raw const *slot).addr().wrapping_sub(self.slots().as_ptr().addr());
         Cpu::of_index(distance / size_of::<Slot>() % self.row_distance.max(1))

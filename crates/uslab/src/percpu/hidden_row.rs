@@ -37,8 +37,8 @@ impl CpuCache {
     }
 
     /// Lets the fast path serve calls again, and moves the hidden sheaves to `drain`, which flushes
-    /// them when it finishes. Where the kernel refuses barriers by now, main sheaves stay in the row
-    /// until the next profile. The caller holds the registry's lock.
+    /// them when it finishes. Where the kernel refuses barriers by now, main sheaves stay in the
+    /// row until the next profile. The caller holds the registry's lock.
     pub fn end_hiding<'a>(&'a self, drain: &mut Drain<'a>) {
         self.is_hiding.store(false, SeqCst);
         // Either the drain finds a sheaf that a thread has just installed, or that thread finds the
