@@ -286,4 +286,17 @@ mod tests {
         }
         assert_eq!(record.alloc_slow.load(Relaxed), 2);
     }
+
+    #[test]
+    fn a_fold_moves_each_count_once() {
+        // SAFETY: as above.
+        let record: Record = unsafe { core::mem::zeroed() };
+        let tally = Tally::new(64);
+        tally.home_objects.store(60, Relaxed);
+        tally.home_sheaves.store(1, Relaxed);
+        tally.sheaf_free.store(-60, Relaxed);
+        (0..2).for_each(|_| tally.fold(&record));
+        let homes = (record.home_objects.load(Relaxed), record.home_sheaves.load(Relaxed));
+        assert_eq!((homes, record.sheaf_free.load(Relaxed)), ((60, 1), -60));
+    }
 }
