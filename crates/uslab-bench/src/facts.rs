@@ -63,8 +63,8 @@ pub fn variables(machine: &Machine) -> String {
     machine.variables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// The suites with rows of other numbers of rounds, most of them because a round is longer or is the
-/// run of a program; and the least and the most rounds of such rows.
+/// The suites with rows of other numbers of rounds, most of them because a round is longer, or is
+/// the run of a program; and the least and the most rounds of such rows.
 fn other_rounds<'a>(usual: usize, runs: impl Iterator<Item = &'a Run>) -> String {
     let mut suites: Vec<(&str, usize, usize)> = Vec::new();
     for run in runs {

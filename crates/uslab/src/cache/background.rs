@@ -91,7 +91,9 @@ fn start_or_reclaim() {
 /// Starts the thread if there is none.
 #[cold]
 fn start() {
-    if STATE.load(Relaxed) != NONE {
+    // First: while the system refuses threads, each slow call comes here.
+    let now_ms = os::clock::coarse_ms();
+    if STATE.load(Relaxed) != NONE || now_ms < NEXT_TRY_MS.load(Relaxed) {
         return;
     }
     let _errno = os::errno::Preserved::new();
@@ -104,9 +106,7 @@ fn start() {
         // parent would take the thread for its own.
         Relation::Sharing => return,
     }
-    let now_ms = os::clock::coarse_ms();
-    if now_ms < NEXT_TRY_MS.load(Relaxed) || STATE.compare_exchange(NONE, STARTING, Acquire, Relaxed).is_err()
-    {
+    if STATE.compare_exchange(NONE, STARTING, Acquire, Relaxed).is_err() {
         return;
     }
     os::first::watch_if_first();
@@ -166,6 +166,7 @@ pub fn take_capacity() {
 pub(super) fn reset_in_child() {
     os::process::claim();
     STATE.store(NONE, Relaxed);
+    NEXT_TRY_MS.store(0, Relaxed);
     os::sleep::reset_in_child();
     os::descriptors::close_in_child();
 }

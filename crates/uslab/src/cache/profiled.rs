@@ -15,7 +15,7 @@
 use super::body::{Core, Memory};
 use super::{registry, state};
 use crate::os;
-use crate::percpu::Drain;
+use crate::percpu::{Drain, Keep};
 use crate::rseq::{Mode, mode};
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
@@ -52,21 +52,22 @@ pub(crate) fn begin_counting(table: &'static Counter, is_on: impl Fn() -> bool) 
         return;
     }
     IS_COUNTING.store(true, Relaxed);
-    let each = |visit: &dyn Fn(&'static Core)| {
+    let each = |visit: &mut dyn FnMut(&'static Core)| {
         registry::for_each(|core| {
             if core.is_followable && !core.followed.is_counting() {
                 visit(core);
             }
         });
     };
-    each(&|core| core.cpu.begin_hiding());
+    each(&mut |core| core.cpu.begin_hiding());
     fence(SeqCst);
     let is_hidden = mode() == Mode::Locked || hide_all();
-    each(&|core| {
+    let mut drain = Drain::of_idle(Keep::Target);
+    each(&mut |core| {
         if is_hidden || core.is_debugged() {
             core.followed.begin_counting();
         } else if !core.followed.is_on() {
-            core.cpu.end_hiding();
+            core.cpu.end_hiding(&mut drain);
         }
     });
 }
@@ -95,9 +96,11 @@ pub(crate) fn end_counting(is_off: impl Fn() -> bool) {
         return;
     }
     IS_COUNTING.store(false, Relaxed);
+    // The caches share barriers, one for each 64 sheaves.
+    let mut drain = Drain::of_idle(Keep::Target);
     registry::for_each(|core| {
         if core.followed.end_counting() {
-            core.cpu.end_hiding();
+            core.cpu.end_hiding(&mut drain);
         }
     });
 }
@@ -190,7 +193,7 @@ impl Core {
             let _errno = os::errno::Preserved::new();
             let _registry = registry::lock();
             if !self.followed.is_on_now() {
-                self.cpu.end_hiding();
+                self.cpu.end_hiding(&mut Drain::of_idle(Keep::Target));
             }
         }
     }

@@ -95,29 +95,26 @@ static REGISTRY: CachePadded<Lock<Registry>> = CachePadded(Lock::new(
     Registry { used: OWN_IDS, full: [0; WORDS / 64], spare: core::ptr::null_mut(), waited_in_vain: false },
 ));
 
-/// The registry's lock, held. Misuse that drains find meanwhile is reported when it was released.
-pub(super) struct Held {
-    // The order of the drops.
-    registry: Guard<'static, Registry>,
-    _delayed: Delayed,
-}
+/// The registry's lock, held. Misuse that drains find meanwhile is reported after its release.
+pub(super) type Held = Delayed<Guard<'static, Registry>>;
 
-impl core::ops::Deref for Held {
-    type Target = Registry;
-    fn deref(&self) -> &Registry {
-        &self.registry
-    }
-}
-
-impl core::ops::DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut Registry {
-        &mut self.registry
-    }
-}
-
+/// Takes the registry's lock.
 pub(super) fn lock() -> Held {
-    let delayed = Delayed::begin();
-    Held { registry: REGISTRY.lock(), _delayed: delayed }
+    Delayed::within(REGISTRY.lock())
+}
+
+/// Time that a woken thread takes to run, usually.
+const WAKE_US: u64 = 50;
+
+/// Releases the lock between two parts of a walk. Pauses if a thread waits for it: until that
+/// thread runs, this one would have the lock again.
+pub(super) fn unlock_between(held: Held) {
+    let is_waited_for = REGISTRY.is_waited_for();
+    drop(held);
+    if is_waited_for {
+        let _errno = os::errno::Preserved::new();
+        os::sleep::pause_us(WAKE_US);
+    }
 }
 
 pub(super) fn lock_for_fork() {

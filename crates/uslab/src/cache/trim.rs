@@ -317,12 +317,13 @@ fn will_have_free_memory() -> bool {
 fn purge_inside(id: u16, purge: impl Fn(&Slabs, &mut Walk) -> bool) {
     let mut walk = None;
     loop {
-        let _registry = registry::lock();
+        let registry = registry::lock();
         let Some(core) = registry::cache(id) else { return };
         let slabs = core.cpu.slabs();
         if !purge(slabs, walk.get_or_insert_with(|| slabs.walk())) {
             return;
         }
+        registry::unlock_between(registry);
     }
 }
 
@@ -337,14 +338,27 @@ const SLOTS_TOGETHER: usize = 1024;
 /// layer; the background thread calls this while the process grows. Few objects in sheaves keep
 /// many slabs from being empty, and pages from caches that need them.
 pub(super) fn drain_sparse() {
-    for id in registry::ids() {
-        let _registry = registry::lock();
-        let Some(core) = registry::cache(id) else { continue };
-        let slabs = core.cpu.slabs();
-        if slabs.is_nearly_free() {
-            core.cpu.drain_all();
-            slabs.shrink_by(slabs.spare_bytes());
+    let mut ids = registry::ids().peekable();
+    while ids.peek().is_some() {
+        let registry = registry::lock();
+        let mut drain = Drain::of_all();
+        let (mut sparse, mut slots) = ([None; TOGETHER], 0);
+        for (place, id) in sparse.iter_mut().zip(&mut ids) {
+            *place = registry::cache(id).filter(|core| core.cpu.slabs().is_nearly_free());
+            if let Some(core) = *place {
+                core.cpu.drain_slots(&mut drain);
+                slots += core.cpu.count_used_slots();
+            }
+            if slots >= SLOTS_TOGETHER {
+                break;
+            }
         }
+        drop(drain);
+        for core in sparse.into_iter().flatten() {
+            core.cpu.drain_barns();
+            core.cpu.slabs().shrink_by(core.cpu.slabs().spare_bytes());
+        }
+        registry::unlock_between(registry);
     }
 }
 
@@ -366,7 +380,7 @@ pub(crate) fn trim_idle() -> bool {
     let mut ids = registry::ids().peekable();
     while ids.peek().is_some() {
         // The lock keeps threads from destroying these caches.
-        let _registry = registry::lock();
+        let registry = registry::lock();
         let mut drain = Drain::of_idle(Keep::Pages);
         let (mut caches, mut slots) = (0, 0);
         while caches < TOGETHER
@@ -384,6 +398,8 @@ pub(crate) fn trim_idle() -> bool {
                 idle = false;
             }
         }
+        drop(drain);
+        registry::unlock_between(registry);
     }
     for id in registry::ids() {
         if walks {

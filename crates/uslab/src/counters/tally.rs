@@ -28,7 +28,7 @@ use crate::os::facts::{Fact, facts};
 use crate::os::sleep;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicU32,
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32,
     Ordering::{AcqRel, Relaxed},
 };
 
@@ -65,12 +65,16 @@ pub struct Tally {
     free_slow: AtomicU32,
     pub refills: AtomicU32,
     pub flushes: AtomicU32,
-    /// Times the barn served this CPU since the last reason to grow; see `percpu::adapt`.
-    pub barn_served: AtomicU32,
-    /// Times the spare did.
-    pub spare_served: AtomicU32,
+    /// Objects that left this CPU's slots for another node.
+    pub home_objects: AtomicU32,
+    /// Whole sheaves of them.
+    pub home_sheaves: AtomicU32,
     /// Slow calls; may miss some.
     calls: AtomicU32,
+    /// Times the barn served this CPU since the last reason to grow; see `percpu::adapt`.
+    pub barn_served: AtomicU8,
+    /// Times the spare did.
+    pub spare_served: AtomicU8,
     /// Whether there was a miss, or a call that the spare served, since the cache was last asked
     /// for capacity.
     pub is_used: AtomicBool,
@@ -104,9 +108,11 @@ impl Tally {
             free_slow: AtomicU32::new(0),
             refills: AtomicU32::new(0),
             flushes: AtomicU32::new(0),
-            barn_served: AtomicU32::new(0),
-            spare_served: AtomicU32::new(0),
+            home_objects: AtomicU32::new(0),
+            home_sheaves: AtomicU32::new(0),
             calls: AtomicU32::new(0),
+            barn_served: AtomicU8::new(0),
+            spare_served: AtomicU8::new(0),
             is_used: AtomicBool::new(false),
             objects_to_fold: objects as u32,
         }
@@ -151,15 +157,17 @@ impl Tally {
     #[cold]
     pub fn fold(&self, record: &Record) {
         self.fold_taken(record);
-        let sheaf_free = self.sheaf_free.swap(0, Relaxed);
-        if sheaf_free != 0 {
-            record.sheaf_free.fetch_add(sheaf_free, Relaxed);
+        // Loads first: most lines that the background thread folds have not changed.
+        if self.sheaf_free.load(Relaxed) != 0 {
+            record.sheaf_free.fetch_add(self.sheaf_free.swap(0, Relaxed), Relaxed);
         }
         let events = [
             (&self.alloc_slow, &record.alloc_slow),
             (&self.free_slow, &record.free_slow),
             (&self.refills, &record.refills),
             (&self.flushes, &record.flushes),
+            (&self.home_objects, &record.home_objects),
+            (&self.home_sheaves, &record.home_sheaves),
         ];
         for (own, shared) in events {
             if own.load(Relaxed) > 0 {
@@ -277,5 +285,18 @@ mod tests {
             assert_eq!(record.sheaf_free.load(Relaxed), folded);
         }
         assert_eq!(record.alloc_slow.load(Relaxed), 2);
+    }
+
+    #[test]
+    fn a_fold_moves_each_count_once() {
+        // SAFETY: as above.
+        let record: Record = unsafe { core::mem::zeroed() };
+        let tally = Tally::new(64);
+        tally.home_objects.store(60, Relaxed);
+        tally.home_sheaves.store(1, Relaxed);
+        tally.sheaf_free.store(-60, Relaxed);
+        (0..2).for_each(|_| tally.fold(&record));
+        let homes = (record.home_objects.load(Relaxed), record.home_sheaves.load(Relaxed));
+        assert_eq!((homes, record.sheaf_free.load(Relaxed)), ((60, 1), -60));
     }
 }

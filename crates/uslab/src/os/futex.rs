@@ -75,4 +75,20 @@ mod tests {
         // The thread counts as the holder.
         lock.release_after_fork();
     }
+
+    #[test]
+    fn a_lock_knows_that_a_thread_waits_for_it() {
+        let lock = Lock::new(Rank::Barn, 0);
+        std::thread::scope(|scope| {
+            let mut held = lock.lock();
+            assert!(!lock.is_waited_for());
+            let waiter = scope.spawn(|| *lock.lock());
+            while !lock.is_waited_for() {
+                std::thread::yield_now();
+            }
+            *held = 1;
+            drop(held);
+            assert_eq!(waiter.join().expect("the waiter gets the lock"), 1);
+        });
+    }
 }

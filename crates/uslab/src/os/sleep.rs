@@ -45,7 +45,13 @@ pub fn for_ms(ms: u64) {
     if !must_end && STATE.compare_exchange(AWAKE, TIMED, SeqCst, Relaxed).is_ok() {
         rest(|| Futex::wait_for(STATE, TIMED, ms));
     }
-    STATE.store(AWAKE, SeqCst);
+    awake();
+}
+
+/// Ends a sleep. The exchange reads the word that it overwrites: if that is CALLED, this thread
+/// sees from then on all that the caller of [`wake`] wrote before. A store would not read it.
+fn awake() {
+    STATE.swap(AWAKE, SeqCst);
 }
 
 /// Time between two polls for a request.
@@ -70,13 +76,18 @@ pub fn until_activity(still_idle: impl FnOnce() -> bool, is_asked: Option<fn() -
             }
         }
     }
-    STATE.store(AWAKE, SeqCst);
+    awake();
 }
 
 /// Sleeps for `ms` milliseconds, on any thread; no call ends it early.
 pub fn pause(ms: u64) {
+    pause_us(ms * 1000);
+}
+
+/// As [`pause`], for `us` microseconds.
+pub fn pause_us(us: u64) {
     static NEVER_WOKEN: AtomicU32 = AtomicU32::new(0);
-    Futex::wait_for(&NEVER_WOKEN, 0, ms);
+    Futex::wait_for_us(&NEVER_WOKEN, 0, us);
 }
 
 /// Records that the program changed how much memory is free. To be called after the change: the

@@ -30,8 +30,11 @@ pub const STEP_BYTES: usize = 64 << 10;
 const MAX_PAGES: usize = MAX_DATA_BYTES / PAGE_BYTES;
 /// Bytes of the page map, which ends where the data starts.
 pub const MAP_BYTES: usize = MAX_PAGES * size_of::<Owner>();
-/// Bytes for structures of the library itself; see [`super::boot`].
-pub const BOOT_BYTES: usize = 1 << 30;
+/// Bytes for structures of the library itself; see [`super::boot`]. On 256 CPUs and four nodes a
+/// cache takes about 115 KiB of them, and each of the 65,536 ids may have a cache.
+pub const BOOT_BYTES: usize = 16 << 30;
+// The map's entries and the slots differ in the low 28 bits of their addresses by `MAP_BYTES`.
+const _: () = assert!(BOOT_BYTES.is_multiple_of(1 << 28));
 const CHUNKS_BYTES: usize = (MAX_PAGES / CHUNK_PAGES * size_of::<Entry>()).next_multiple_of(STEP_BYTES);
 const DESCRIPTORS_BYTES: usize = MAX_PAGES * DESCRIPTOR_BYTES;
 

@@ -71,7 +71,7 @@ const MAX_ALL_RUN_BYTES: usize = 64 << 20;
 /// a background thread.
 const TIGHT_PART: usize = 4;
 /// A cache grows once the barn has served a CPU so many times.
-const BARN_SERVED: u32 = 16;
+const BARN_SERVED: u8 = 16;
 /// Upper bound on the length of a streak of misses that makes a cache grow: the objects moved must
 /// fit so many sheaves of the largest size. On a node with one barn, slots and barn hold half as
 /// many sheaves or fewer; of objects of 8 to 32 bytes the barn may hold as many more.
@@ -81,10 +81,10 @@ const MAX_STREAK_SHEAVES: usize = 8;
 const MODERATE_CAPACITY: usize = 62;
 /// A cache grows once a CPU's spare has had room for a freed object so many times. A CPU that
 /// exchanges its sheaves over and over takes objects from the spare as often, so only frees count.
-const SPARE_SERVED: u32 = 32;
+const SPARE_SERVED: u8 = 32;
 /// After so many of these the slow path levels the two sheaves. A CPU whose main sheaf is full and
 /// whose spare is empty, or the other way round, would exchange them every few calls.
-const SPARE_LEVELS: u32 = 4;
+const SPARE_LEVELS: u8 = 4;
 /// Time that the bound stays at its floor after memory was short.
 const PRESSED_MS: u64 = 10_000;
 
@@ -326,7 +326,7 @@ impl Adapt {
             Kind::Objects => last.misses() > 0 && !last.is_of(miss),
             Kind::Runs => last.is_of(Miss::Overflow) && miss == Miss::Underflow,
         };
-        let wandered = barn && tally.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
+        let wandered = barn && tally.barn_served.fetch_add(1, Relaxed) >= BARN_SERVED - 1;
         if (bounced || wandered) && tally.barn_served.load(Relaxed) > 0 {
             tally.barn_served.store(0, Relaxed);
         }
@@ -338,9 +338,9 @@ impl Adapt {
     /// Notes a free that used the room of the spare: cheap, but some twenty times as much as the
     /// fast path. Returns how many such frees there were since the last time that they reached
     /// [`SPARE_SERVED`], which is a reason to grow.
-    fn count_exchange(tally: &Tally) -> u32 {
+    fn count_exchange(tally: &Tally) -> u8 {
         note_use(tally);
-        let exchanges = tally.spare_served.fetch_add(1, Relaxed) + 1;
+        let exchanges = tally.spare_served.fetch_add(1, Relaxed).saturating_add(1);
         if exchanges >= SPARE_SERVED {
             tally.spare_served.store(0, Relaxed);
         }
@@ -460,9 +460,7 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
         search::ask(adapt.kind, bound - goal);
         return false;
     }
-    // Dropped after the lock.
-    let _delayed = Delayed::begin();
-    let Some(mut rings) = RINGS.try_lock() else { return false };
+    let Some(mut rings) = RINGS.try_lock().map(Delayed::within) else { return false };
     let ring = &mut rings[adapt.kind as usize];
     // Another thread may have changed the level meanwhile.
     if adapt.level() != level {
@@ -527,8 +525,7 @@ pub fn begin_period() {
 fn begin_period_of(kind: Kind) {
     let bound = kind.bound_bytes();
     if kind.used().load(Relaxed) > bound {
-        let _delayed = Delayed::begin();
-        RINGS.lock()[kind as usize].take_from_all(bound);
+        Delayed::within(RINGS.lock())[kind as usize].take_from_all(bound);
     }
 }
 

@@ -64,6 +64,17 @@ struct Hint {
     rest: Rest,
 }
 
+/// What [`Barn::take_unused`] found.
+pub enum Unused {
+    /// A sheaf, which is the caller's now.
+    Sheaf(*mut Sheaf),
+    /// Every sheaf was used: the next period has begun.
+    None {
+        /// Whether the barn has a sheaf.
+        has_sheaf: bool,
+    },
+}
+
 /// How long a barn that its own CPUs emptied keeps its sheaves to itself; see `surplus`.
 pub(super) struct Rest {
     /// Visits to a rich barn before it may serve other groups again.
@@ -202,8 +213,9 @@ impl Barn {
         })
     }
 
-    /// Takes the oldest of the sheaves that stayed in the barn since [`Barn::begin_period`].
-    pub fn take_unused(&self) -> Option<*mut Sheaf> {
+    /// Takes the oldest of the sheaves that stayed in the barn for a whole period. If there is
+    /// none, starts the next period, and returns whether the barn has a sheaf.
+    pub fn take_unused(&self) -> Unused {
         self.change(|stacks| {
             loop {
                 let (sheaves, count, least) = if stacks.least_fulls > 0 {
@@ -211,7 +223,8 @@ impl Barn {
                 } else if stacks.least_empties > 0 {
                     (&mut stacks.empty, &mut stacks.empties, &mut stacks.least_empties)
                 } else {
-                    return None;
+                    (stacks.least_fulls, stacks.least_empties) = (stacks.fulls, stacks.empties);
+                    return Unused::None { has_sheaf: stacks.fulls + stacks.empties > 0 };
                 };
                 let oldest = sheaves[0];
                 sheaves.copy_within(1..*count as usize, 0);
@@ -220,18 +233,10 @@ impl Barn {
                 ownership::claim(oldest);
                 // A corrupted one is lost.
                 if is_sheaf(oldest) {
-                    return Some(oldest);
+                    return Unused::Sheaf(oldest);
                 }
             }
         })
-    }
-
-    /// Starts a period in which the barn counts the sheaves that stay. Returns whether the barn has
-    /// a sheaf.
-    pub fn begin_period(&self) -> bool {
-        let mut stacks = self.stacks.lock();
-        (stacks.least_fulls, stacks.least_empties) = (stacks.fulls, stacks.empties);
-        stacks.fulls + stacks.empties > 0
     }
 
     /// Calls `visit` for each sheaf in the barn, under its lock.

@@ -26,10 +26,8 @@ use super::sheaf::{self, Owned, Size};
 use crate::os;
 use crate::os::facts::Fact;
 use crate::os::region::Region;
-use crate::rseq::{
-    self, Exchanged, Mode, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode,
-};
-use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::rseq::{self, Exchanged, Mode, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy_of, is_dummy, mode};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bytes of small objects that a refill serves. They go round before one is served again: more of
 /// them would push other memory out of the first cache.
@@ -316,9 +314,4 @@ pub(super) fn reopen_taken(sheaf: *mut Sheaf) -> bool {
         reopen(sheaf);
     }
     sheaf::is_sheaf(sheaf)
-}
-
-/// Takes the sheaf out of a counted slot, for a drain. No sequence works on it after a barrier.
-pub(super) fn take_out(slot: &Slot) -> *mut Sheaf {
-    if is_dummy(slot.main.load(Relaxed)) { dummy() } else { slot.main.swap(dummy(), AcqRel) }
 }

@@ -38,12 +38,13 @@ impl CpuCache {
     }
 
     /// Counts `n` objects that left a slot for `home`, by so many whole sheaves, if the CPU is on
-    /// another node. Objects of a cache with one row have no home.
-    pub(super) fn count_home(&self, home: Home, n: usize, sheaves: u64) {
+    /// another node, as [`CpuCache::count_barn_objects`] does. Objects of a cache with one row have
+    /// no home.
+    pub(super) fn count_home(&self, home: Home, n: usize, sheaves: u32) {
         if n > 0 && self.nodes > 1 && home.node != Cpu::current().node() {
-            let record = counters::record(self.slabs().id());
-            record.home_objects.fetch_add(n as u64, Relaxed);
-            record.home_sheaves.fetch_add(sheaves, Relaxed);
+            let tally = self.slabs().tally_of(home.cpu);
+            tally.home_objects.fetch_add(n as u32, Relaxed);
+            tally.home_sheaves.fetch_add(sheaves, Relaxed);
         }
     }
 
@@ -71,7 +72,8 @@ impl CpuCache {
         self.slabs().tally_of(self.cpu_of(slot)).sheaf_free.fetch_add(change, Relaxed);
     }
 
-    /// The CPU of one of the cache's own slots; some CPU for any other slot.
+    /// The CPU of a slot of the cache's own rows, the lending row among them. In any other row,
+    /// slots of different CPUs get different numbers.
     pub(super) fn cpu_of(&self, slot: &Slot) -> Cpu {
         let distance = (&raw const *slot).addr().wrapping_sub(self.slots().as_ptr().addr());
         Cpu::of_index(distance / size_of::<Slot>() % self.row_distance.max(1))

@@ -141,7 +141,8 @@ impl<'a> Drain<'a> {
         }
         self.make_room();
         self.in_flight.get_or_insert_with(InFlight::begin);
-        self.add(cache, counted::take_out(slot), Some(slot));
+        let dummy = dummy_of(cache.cpu_of(slot).number());
+        self.add(cache, slot.main.swap(dummy, AcqRel), Some(slot));
         cache.recount(slot);
     }
 

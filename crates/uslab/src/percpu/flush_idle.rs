@@ -17,6 +17,7 @@
 
 use super::CpuCache;
 use super::adapt;
+use super::barn::Unused;
 use super::drain::{Drain, Keep};
 use super::sheaf::Owned;
 use super::used;
@@ -54,13 +55,15 @@ impl CpuCache {
         }
         for barn in self.used_barns() {
             let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
-            while let Some(sheaf) = barn.take_unused() {
+            is_used |= loop {
+                let mut sheaf = match barn.take_unused() {
+                    Unused::Sheaf(sheaf) => Owned(sheaf),
+                    Unused::None { has_sheaf } => break has_sheaf,
+                };
                 is_used = true;
-                let mut sheaf = Owned(sheaf);
                 self.tally().sheaf_free.fetch_sub(sheaf.count() as i64, Relaxed);
                 self.flush_and_free(&mut sheaf, Keep::Pages);
-            }
-            is_used |= barn.begin_period();
+            };
         }
         if !is_used {
             adapt::rest(self);

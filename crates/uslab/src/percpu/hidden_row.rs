@@ -23,7 +23,7 @@
 //! from sheaves of their own ([`super::local`]).
 
 use super::CpuCache;
-use super::drain::{Drain, Keep};
+use super::drain::Drain;
 use super::rows::alloc_row;
 use crate::rseq::{self, LEAD, Mode, Slot, dummy_of, mode};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, fence};
@@ -36,15 +36,14 @@ impl CpuCache {
         self.is_hiding.store(true, SeqCst);
     }
 
-    /// Lets the fast path serve calls again. Makes system calls if sheaves are to be drained. If
-    /// the kernel has come to refuse barriers, main sheaves stay in the row until the next profile.
-    /// The caller holds the registry's lock.
-    pub fn end_hiding(&self) {
+    /// Lets the fast path serve calls again, and moves the hidden sheaves to `drain`, which flushes
+    /// them when it finishes. If the kernel has come to refuse barriers, main sheaves stay in the
+    /// row until the next profile. The caller holds the registry's lock.
+    pub fn end_hiding<'a>(&'a self, drain: &mut Drain<'a>) {
         self.is_hiding.store(false, SeqCst);
         // Either the drain finds a sheaf that a thread has just installed, or that thread finds the
         // flag changed: it installs by an atomic exchange before it reads the flag.
         fence(SeqCst);
-        let mut drain = Drain::of_idle(Keep::Target);
         self.used_of_rows(self.hidden_slots()).for_each(|slot| drain.take(self, slot));
     }
 

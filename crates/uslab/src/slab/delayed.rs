@@ -2,13 +2,17 @@
 //! the lock: a report may end the process, and handlers of the program then run.
 //!
 //! ```text
-//!   Delayed::begin() ─▶ lock ─▶ drain ─▶ report_misuse: keep ─▶ unlock ─▶ drop: the reports
+//!   lock ─▶ Delayed::within ─▶ drain ─▶ report_misuse: keep ─▶ drop: unlock ─▶ the reports
 //! ```
+//!
+//! A thread takes a place for its reports once it holds the lock: threads that wait for the lock
+//! need none.
 
 use super::misuse::{Misuse, report_now};
 use crate::os::{self, Futex};
 use crate::sync::Park;
 use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{
     AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -45,7 +49,7 @@ struct Place {
 // SAFETY: the thread that has a place alone uses it.
 unsafe impl Sync for Place {}
 
-/// More than there are locks of caches. A thread that finds all taken reports at once.
+/// More than there are locks with such guards. A thread that finds all taken reports at once.
 static PLACES: [Place; 4] =
     [const { Place { thread: AtomicUsize::new(0), waiting: UnsafeCell::new(NONE) } }; 4];
 
@@ -54,23 +58,49 @@ fn own_place() -> Option<&'static Place> {
     PLACES.iter().find(|place| place.thread.load(Relaxed) == this)
 }
 
-/// While it lives, reports of this thread wait; its drop makes them. It must be dropped after the
-/// lock is released. Within another one it does nothing.
-pub struct Delayed(Option<&'static Place>);
+/// The guard of a lock. While it lives, reports of this thread wait. Its drop releases the lock and
+/// then makes the reports, unless the thread holds another such guard.
+pub struct Delayed<G> {
+    // The order of the drops.
+    guard: G,
+    _reports: Reports,
+}
 
-impl Delayed {
-    /// Lets reports of this thread wait from now on.
-    pub fn begin() -> Delayed {
-        if own_place().is_some() {
-            return Delayed(None);
-        }
-        let this = Futex::thread_key();
-        let is_taken = |place: &&Place| place.thread.compare_exchange(0, this, Acquire, Relaxed).is_ok();
-        Delayed(PLACES.iter().find(is_taken))
+impl<G> Delayed<G> {
+    /// Lets reports of this thread wait from now on. The thread holds the lock of `guard`.
+    pub fn within(guard: G) -> Delayed<G> {
+        Delayed { guard, _reports: Reports::begin() }
     }
 }
 
-impl Drop for Delayed {
+impl<G: Deref> Deref for Delayed<G> {
+    type Target = G::Target;
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Delayed<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+/// The reports of this thread that wait; the drop makes them. Has no place within another one.
+struct Reports(Option<&'static Place>);
+
+impl Reports {
+    fn begin() -> Reports {
+        if own_place().is_some() {
+            return Reports(None);
+        }
+        let this = Futex::thread_key();
+        let is_taken = |place: &&Place| place.thread.compare_exchange(0, this, Acquire, Relaxed).is_ok();
+        Reports(PLACES.iter().find(is_taken))
+    }
+}
+
+impl Drop for Reports {
     #[inline]
     fn drop(&mut self) {
         let Some(place) = self.0 else { return };
@@ -138,13 +168,14 @@ pub fn forget_other_threads() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
 
     #[test]
     fn misuse_waits_within_the_outermost_value_alone() {
         let find = |name: &str| keep(Misuse::DoubleFree, core::ptr::null(), name);
         assert!(!find("before"));
-        let outer = Delayed::begin();
-        drop(Delayed::begin());
+        let outer = Reports::begin();
+        drop(Reports::begin());
         let long = "é".repeat(NAME_BYTES);
         (0..MAX_WAITING + 2).for_each(|_| assert!(find(&long)));
         let place = outer.0.expect("few threads have a place");
@@ -155,5 +186,18 @@ mod tests {
         assert!(found.iter().all(|found| found.name[..found.name_bytes] == long.as_bytes()[..NAME_BYTES]));
         drop(outer);
         assert!(!find("after"));
+    }
+
+    #[test]
+    fn a_guard_is_dropped_before_the_reports_that_waited_within_it() {
+        struct Unlock<'a>(&'a Cell<bool>);
+        impl Drop for Unlock<'_> {
+            fn drop(&mut self) {
+                self.0.set(own_place().is_some());
+            }
+        }
+        let still_waits = Cell::new(false);
+        drop(Delayed::within(Unlock(&still_waits)));
+        assert!(still_waits.get() && own_place().is_none());
     }
 }

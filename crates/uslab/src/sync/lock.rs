@@ -77,6 +77,11 @@ impl<T, P: Park> Lock<T, P> {
         Some(Guard { lock: self })
     }
 
+    /// Whether a thread sleeps until the lock is free, or did when it was taken last.
+    pub fn is_waited_for(&self) -> bool {
+        self.word.load(Relaxed) == CONTENDED
+    }
+
     #[cold]
     fn lock_contended(&self) {
         for _ in 0..SPINS {

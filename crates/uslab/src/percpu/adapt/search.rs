@@ -19,6 +19,9 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Upper bound on the caches that one search asks.
 const MAX_ASKED: usize = 256;
+/// Upper bound on the slots that a search drains under the lock: 32 barriers, and what the last
+/// cache adds.
+const MAX_SLOTS: usize = 1024;
 /// Least time between two searches for growing caches. Taking capacity costs all threads a barrier.
 const REST_MS: u64 = 20;
 
@@ -47,8 +50,7 @@ pub fn search() {
         let wanted = &WANTED[kind as usize];
         if wanted.load(Relaxed) > 0 {
             let goal = kind.bound_bytes().saturating_sub(wanted.swap(0, Relaxed));
-            let _delayed = Delayed::begin();
-            RINGS.lock()[kind as usize].take_from_idle(goal, core::ptr::null());
+            Delayed::within(RINGS.lock())[kind as usize].take_from_idle(goal, core::ptr::null());
         }
     }
 }
@@ -76,13 +78,18 @@ impl Ring {
         }
     }
 
-    /// Takes capacity from all caches in turn, until at most `goal` bytes are charged or it has
-    /// asked [`MAX_ASKED`] caches.
+    /// Takes capacity from all caches in turn, until at most `goal` bytes are charged, or it has
+    /// asked [`MAX_ASKED`] caches or drained [`MAX_SLOTS`] slots.
     pub(super) fn take_from_all(&mut self, goal: usize) {
         let mut drain = Drain::of_idle(Keep::Target);
+        let mut slots = 0;
         for _ in 0..MAX_ASKED {
             let Some(cache) = self.next_beyond(goal) else { return };
             if !cache.adapt().fixed {
+                if slots >= MAX_SLOTS {
+                    return;
+                }
+                slots += cache.count_used_slots();
                 self.take_from(cache, &mut drain);
             }
         }

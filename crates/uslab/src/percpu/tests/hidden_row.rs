@@ -29,6 +29,10 @@ fn hiding() -> Option<&'static CpuCache> {
     Some(cache)
 }
 
+fn end_hiding(cache: &CpuCache) {
+    cache.end_hiding(&mut Drain::of_idle(Keep::Target));
+}
+
 fn in_hidden_row(cache: &CpuCache) -> usize {
     cache.hidden_slots().iter().map(held).sum()
 }
@@ -49,7 +53,7 @@ fn the_fast_path_finds_no_object_while_a_cache_hides_its_sheaves() {
         free(cache, &[object]);
     }
     assert_eq!(in_own_slots(cache), 0);
-    cache.end_hiding();
+    end_hiding(cache);
     assert_eq!(in_hidden_row(cache), 0);
     let objects = alloc(cache, 10);
     free(cache, &objects);
@@ -77,7 +81,7 @@ fn a_sheaf_that_reaches_the_other_row_is_drained() {
     let Some(cache) = hiding() else { return };
     for is_hiding in [true, false] {
         if !is_hiding {
-            cache.end_hiding();
+            end_hiding(cache);
         }
         let row = if is_hiding { cache.slots() } else { cache.hidden_slots() };
         // SAFETY: a row of the cache, for every CPU, and the mode is rseq.
@@ -90,4 +94,18 @@ fn a_sheaf_that_reaches_the_other_row_is_drained() {
         assert_eq!(row.iter().map(held).sum::<usize>(), 0, "is_hiding: {is_hiding}");
     }
     finish(cache);
+}
+
+#[test]
+fn caches_that_stop_hiding_share_a_barrier() {
+    let caches = [hiding(), hiding(), hiding()];
+    let calls = os::membarrier::counted::calls();
+    let mut drain = Drain::of_idle(Keep::Target);
+    caches.iter().flatten().for_each(|cache| cache.end_hiding(&mut drain));
+    drop(drain);
+    assert!(os::membarrier::counted::calls() - calls <= 1);
+    for cache in caches.into_iter().flatten() {
+        assert_eq!(in_hidden_row(cache), 0);
+        finish(cache);
+    }
 }

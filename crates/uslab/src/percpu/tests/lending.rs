@@ -2,8 +2,9 @@
 //! alone.
 
 use super::super::counts::held;
+use super::super::drain::Drain;
 use super::*;
-use crate::rseq::{Slot, is_dummy};
+use crate::rseq::{Slot, dummy_of, is_dummy};
 
 /// A cache that lends; `None` in locked mode.
 fn lending() -> Option<&'static CpuCache> {
@@ -43,6 +44,19 @@ fn a_cache_lends_nothing_while_a_profile_counts() {
     free(cache, &objects);
     assert!(in_lending_row(cache) > 0);
     assert_eq!(live(cache), 0);
+    finish(cache);
+}
+
+#[test]
+fn a_drained_lending_slot_has_the_dummy_of_its_cpu() {
+    let Some(cache) = lending() else { return };
+    let objects = alloc(cache, 200);
+    free(cache, &objects);
+    assert!(lent_sheaves(cache).count() > 0);
+    cache.drain_slots(&mut Drain::of_all());
+    for (cpu, slot) in cache.counted_slots().iter().enumerate() {
+        assert_eq!(slot.main.load(Relaxed), dummy_of(cpu), "CPU {cpu}");
+    }
     finish(cache);
 }
 
