@@ -6,7 +6,7 @@
 //! has no test scripts; it runs bash's, mostly through its error paths.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
@@ -146,17 +146,27 @@ fn answers(mode: Mode, shell: &str) -> Option<BTreeMap<String, String>> {
     )
 }
 
-/// The source, fetched once.
+/// The source, fetched once for all runs of the tests.
 fn archive() -> &'static Option<PathBuf> {
-    static FETCHED: OnceLock<(Scratch, Option<PathBuf>)> = OnceLock::new();
+    static FETCHED: OnceLock<Option<PathBuf>> = OnceLock::new();
     let fetch = || {
+        let name = format!("bash-{}.tar.gz", SHA256.trim_start_matches("SHA256:"));
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        if kept.is_file() {
+            return Some(kept);
+        }
         let scratch = Scratch::new("bash-source");
         let helper =
             Program::new("/usr/lib/apt/apt-helper").args(["-o", "Acquire::Retries=1", "download-file"]);
         let outcome = helper.args([URL, "bash.tar.gz", SHA256]).limit_s(60).run(&scratch, Mode::Plain);
         let file = scratch.join("bash.tar.gz");
-        let found = (outcome.succeeded() && file.is_file()).then_some(file);
-        (scratch, found)
+        if !outcome.succeeded() || !file.is_file() {
+            return None;
+        }
+        // The copy may cross file systems: the name appears only once the file is whole.
+        let part = kept.with_extension("part");
+        std::fs::copy(&file, &part).and_then(|_| std::fs::rename(&part, &kept)).expect("a file is kept");
+        Some(kept)
     };
-    &FETCHED.get_or_init(fetch).1
+    FETCHED.get_or_init(fetch)
 }
