@@ -43,18 +43,12 @@ fn run_parts(mode: Mode, parts: &[&str], env: &[(&str, &str)], cases_min: usize)
         return;
     }
     outcome.expect(!cases.failed.is_empty(), "the suite failed without naming a case");
-    // Some cases measure time: on a busy machine they fail once, but not twice.
-    let again = self::cases(&run(mode, parts, env).0).failed;
-    let known = self::cases(&run(Mode::Plain, parts, env).0).failed;
-    for name in &cases.failed {
-        if known.contains(name) {
-            eprintln!("excluded, it fails without the allocator too: {name}");
-        } else if !again.contains(name) {
-            eprintln!("excluded, it succeeded the second time: {name}");
-        }
+    let baseline = run(Mode::Plain, parts, env);
+    let known = self::cases(&baseline.0).failed;
+    for name in cases.failed.intersection(&known) {
+        eprintln!("excluded, it fails without the allocator too: {name}");
     }
-    let fails_only_here = |name: &&String| again.contains(*name) && !known.contains(*name);
-    let ours: Vec<_> = cases.failed.iter().filter(fails_only_here).collect();
+    let ours: Vec<_> = cases.failed.difference(&known).collect();
     outcome.expect(ours.is_empty(), &format!("cases that fail only under the allocator: {ours:#?}"));
 }
 

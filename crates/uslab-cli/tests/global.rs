@@ -30,10 +30,14 @@ fn program() {
 
 #[test]
 fn the_caches_of_a_global_allocator_are_seen() {
+    ["1", "0"].into_iter().for_each(caches_are_seen);
+}
+
+fn caches_are_seen(rseq: &str) {
     let sandbox = Sandbox::new();
     let mut command = Command::new(std::env::current_exe().expect("the path of this test"));
     command.args(["--exact", "program", "--nocapture", "--test-threads=1"]);
-    command.env("USLAB_SNAPSHOT", &sandbox.snapshots).env(IN_CHILD, "1");
+    command.env("USLAB_SNAPSHOT", &sandbox.snapshots).env(IN_CHILD, "1").env("USLAB_RSEQ", rseq);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut running = Running(command.spawn().expect("started"));
     let mut errors = BufReader::new(running.0.stderr.take().expect("a pipe"));

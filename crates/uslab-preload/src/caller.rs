@@ -1,9 +1,9 @@
 //! Tells calls of `malloc`, `calloc` and `realloc` by the program from calls by the C library or
 //! the loader.
 //!
-//! Above 16 MiB the slow path starts the background thread, which takes locks of the C library. The
-//! C library itself calls `malloc` under some of these locks: while it loads a library, or frees a
-//! thread's storage. So only a call from elsewhere may start the thread.
+//! The slow path may start the background thread, which takes locks of the C library. The C library
+//! itself calls `malloc` under some of these locks: while it loads a library, or frees a thread's
+//! storage. So only a call from elsewhere may start the thread.
 //!
 //! The functions and their slow paths end in jumps, so that the return address on the stack is
 //! still the caller's:

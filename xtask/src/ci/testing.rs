@@ -10,6 +10,7 @@ use crate::workspace::{self, Workspace};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{self, Seek, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 /// All tests, the library's in both modes.
@@ -25,7 +26,7 @@ pub fn all(workspace: &Workspace) -> Result<()> {
     locked.env("USLAB_RSEQ", "0");
     let library = shown_and_checked(&mut rseq).and_then(|()| shown_and_checked(&mut locked));
     if library.is_err() {
-        programs.stop();
+        programs.stop()?;
         return library;
     }
     programs.finish()
@@ -54,24 +55,29 @@ impl Beside {
     fn start(mut command: Command) -> Result<Beside> {
         let line = workspace::line_of(&command);
         let output = tempfile::tempfile().context("cannot make a temporary file")?;
-        command.stdout(output.try_clone()?).stderr(output.try_clone()?);
+        command.stdout(output.try_clone()?).stderr(output.try_clone()?).process_group(0);
         let child = command.spawn().with_context(|| format!("cannot start `{line}`"))?;
         Ok(Beside { line, child, output })
     }
 
-    /// Ends the command, whose result matters no more.
-    fn stop(mut self) {
-        // What it started ends with its pipes, or with the system that CI runs on.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// Ends the command and what it started, and shows its output so far.
+    fn stop(mut self) -> Result<()> {
+        let group = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGTERM);
+        self.child.wait()?;
+        self.show()
+    }
+
+    fn show(&mut self) -> Result<()> {
+        println!("$ {}", self.line);
+        self.output.rewind()?;
+        io::copy(&mut self.output, &mut io::stdout())?;
+        Ok(io::stdout().flush()?)
     }
 
     fn finish(mut self) -> Result<()> {
         let status = self.child.wait()?;
-        println!("$ {}", self.line);
-        self.output.rewind()?;
-        io::copy(&mut self.output, &mut io::stdout())?;
-        io::stdout().flush()?;
+        self.show()?;
         if !status.success() {
             bail!("`{}` failed: {status}", self.line);
         }

@@ -117,6 +117,8 @@ fn from_process(options: &Profile) -> Result<Loaded, Failure> {
     signals.wait(duration.max(Duration::from_millis(1)));
     let text = ask::profile::dump(&asked);
     let stopped = ask::profile::request(&asked, "stop");
+    // To name functions may take seconds, in which a signal ends the command.
+    drop(signals);
     if let Err(failure) = &stopped
         && process::runs(asked.pid)
     {

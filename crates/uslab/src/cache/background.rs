@@ -72,7 +72,7 @@ pub(crate) fn begin_if_large() {
 #[inline]
 pub(crate) fn is_wanted() -> bool {
     let state = STATE.load(Relaxed);
-    let is_needed = || state == NONE && IS_NEEDED.load(Relaxed);
+    let is_needed = || state == NONE && (IS_NEEDED.load(Relaxed) || pages::is_beyond_soft());
     state != RUNNING && (!pages::is_small() || requests::is_pending() || is_needed())
 }
 

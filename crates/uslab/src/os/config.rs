@@ -113,7 +113,7 @@ pub const VARIABLES: [Variable; 26] = [
         name: REAPER,
         read_by: "the library",
         values: "`0`",
-        default: "a background thread in programs of more than 16 MiB",
+        default: "a background thread in programs of more than 16 MiB, or with a shrinker, a limit or a source",
         doc: "Never start the background thread, for programs that must have no second thread \
               (`unshare(CLONE_NEWUSER)`, seccomp filters that forbid `clone`). Memory then goes back \
               when something is freed or asked for (`trim`, `malloc_trim`), and no pressure source \

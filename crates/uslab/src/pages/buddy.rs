@@ -155,8 +155,8 @@ fn level_of(index: usize, chunk: &Chunk) -> usize {
         CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
         CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
         CHUNK_PAGES => EMPTY_LEVEL,
-        // A huge page backs all pages, in use or free. The emptiest one is to be split first, so
-        // its level follows the pages in use.
+        // A huge page backs all pages, in use or free. An emptier one is the better to split, so it
+        // serves later: its level follows the pages in use.
         free if chunk.is_huge => (free - 1) / 64,
         free => free.saturating_sub(usize::from(chunk.dirty_pages)).saturating_sub(1) / 64,
     }

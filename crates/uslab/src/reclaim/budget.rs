@@ -46,7 +46,7 @@ impl core::error::Error for LimitError {}
 ///
 /// * Above `soft_bytes` a thread of the library reclaims ([`crate::reclaim()`]) down to a little
 ///   less. If there can be no such thread (`USLAB_REAPER=0`, or the system refuses it), allocating
-///   threads reclaim, once the arena exceeds 16 MiB.
+///   threads reclaim; with `USLAB_REAPER=0` once the arena exceeds 16 MiB.
 /// * An allocation that would exceed `hard_bytes` first reclaims, on the allocating thread, and
 ///   runs callbacks of shrinkers, until it succeeds. If shrinkers have nothing left, it fails: null
 ///   with ENOMEM, `None`, `AllocError`. The limit never ends the process. Rust's `Vec` and other
@@ -109,8 +109,8 @@ pub(super) fn falls_short(progress: &Progress, bytes: usize) -> bool {
 /// A pause between passes in the background, for the soft limit or for pressure.
 ///
 /// It begins after a pass that did not bring enough: another pass would only take what programs
-/// inserted since. It ends after half a second, or once a sixteenth more is held, which is worth a
-/// pass. A rest that follows another one soon lasts twice as long, up to a bound.
+/// inserted since. It ends after half a second, or once a sixteenth more is held (16 MiB at most),
+/// which is worth a pass. A rest that follows another one soon lasts twice as long, up to a bound.
 pub(super) struct Rest {
     max_ms: u64,
     last_ms: AtomicU64,
@@ -120,6 +120,8 @@ pub(super) struct Rest {
 
 /// Least growth that ends a rest: of a small heap a sixteenth is a single insertion.
 const MIN_GROWTH_BYTES: usize = 1 << 20;
+/// Growth that ends any rest: a quarter of the room that is kept below the limit of a large cgroup.
+const MAX_GROWTH_BYTES: usize = 16 << 20;
 
 impl Rest {
     /// No rest so far. A rest will last for `max_ms` at most.
@@ -134,7 +136,7 @@ impl Rest {
 
     /// Begins after a pass that left `held_bytes`.
     pub fn begin(&self, now_ms: u64, held_bytes: usize) {
-        let growth_bytes = (held_bytes / 16).max(MIN_GROWTH_BYTES);
+        let growth_bytes = (held_bytes / 16).clamp(MIN_GROWTH_BYTES, MAX_GROWTH_BYTES);
         self.below_bytes.store(held_bytes.saturating_add(growth_bytes), Relaxed);
         let (last_ms, until_ms) = (self.last_ms.load(Relaxed), self.until_ms.load(Relaxed));
         let follows = now_ms < until_ms + last_ms;

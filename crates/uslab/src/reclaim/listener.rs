@@ -63,6 +63,11 @@ pub(super) fn watches_from_start() -> bool {
     start::pressure_is_named() && Choice::none().under_environment().log(false) != Choice::none()
 }
 
+/// A shrinker was registered: the next report of pressure asks it.
+pub(super) fn note_shrinker() {
+    PRESSURE_REST.end();
+}
+
 /// The background thread's loop, until the thread must end: listens between its ticks.
 pub(super) fn listen(mut ticks: Ticks) {
     // In the child of a raw system call no fork handler has reset these.
@@ -78,10 +83,12 @@ pub(super) fn listen(mut ticks: Ticks) {
         if os::first::has_ended() {
             return;
         }
-        if let Some(bytes) = pressure
-            && !PRESSURE_REST.lasts(os::clock::coarse_ms(), pages::held_bytes())
-        {
-            pass_in_background(Target::Reclaimed(bytes));
+        match pressure {
+            Some(_) if PRESSURE_REST.lasts(os::clock::coarse_ms(), pages::held_bytes()) => {
+                listener.sources.ignore_report();
+            }
+            Some(bytes) => pass_in_background(Target::Reclaimed(bytes)),
+            None => {}
         }
         if let Some(target) = soft_excess() {
             pass_in_background(target);
@@ -131,7 +138,7 @@ impl Listener {
                 os::sleep::until_activity(cache::trim_idle, cache::request_check());
             }
             os::sleep::for_ms(ms);
-            // Each pass ends the next sleep, and `wait` keeps reports apart.
+            // The end of a pass ends this sleep, but `wait` keeps two reports apart even then.
             self.sources.wait(0)
         };
         self.sources.publish(pressure);

@@ -41,7 +41,7 @@ pub mod sources;
 use crate::cache::hooks::{self, Hooks};
 use crate::cache::{background, start};
 use crate::counters::Changer;
-use crate::{malloc, pages};
+use crate::malloc;
 
 pub use crate::cache::background::is_running as has_reaper;
 pub use budget::{LimitError, set_limit};
@@ -96,7 +96,7 @@ pub fn start() {
     hooks::install_first(&LOADED);
     if (start::pressure_is_named() || start::limit_is_named()) && start::ensure() {
         install();
-        if listener::watches_from_start() || pages::has_soft_limit() {
+        if listener::watches_from_start() {
             background::need();
         }
     }

@@ -135,6 +135,7 @@ pub fn register_shrinker<S: Shrinker>(
     let callbacks =
         Callbacks { context: place.cast(), count: count::<S>, scan: scan::<S>, dispose: dispose::<S> };
     let entry = claimed.publish(name, Weight::of_seeks(options.seeks), options.batch, callbacks);
+    super::listener::note_shrinker();
     background::begin();
     Ok(Registration { entry, shrinker: place, owns: PhantomData })
 }

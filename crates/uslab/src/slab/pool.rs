@@ -73,6 +73,8 @@ pub struct Slabs {
     pub(super) steady_frees: AtomicU32,
     /// The value of `frees` before the last walk that found no free page inside a slab.
     pub(super) barren: AtomicU32,
+    /// Calls of [`Slabs::take_charged`], which move slabs within their lists.
+    pub(super) turns: AtomicU32,
     /// The free objects that a purge has taken out of a slab in use.
     pub(super) claimed: Claimed,
     /// A line of counts for each CPU; none where [`Slabs::own`] counts.
@@ -145,6 +147,7 @@ impl Slabs {
             steady_visits: AtomicU32::new(0),
             steady_frees: AtomicU32::new(0),
             barren: AtomicU32::new(0),
+            turns: AtomicU32::new(0),
             claimed: Claimed::none(),
             tallies: tallies.as_ptr(),
             tally_count: tallies.len(),

@@ -153,6 +153,8 @@ pub struct Walk {
     purged_bytes: usize,
     /// Frees before the walk.
     frees: u32,
+    /// Takes at the hard limit before the walk.
+    turns: u32,
 }
 
 /// The state of a walk of slabs at one of them.
@@ -274,6 +276,7 @@ impl Slabs {
     /// moves those that have too few such objects to the end: the next call goes on behind them.
     #[cold]
     pub(super) fn take_charged(&self, lists: &mut Lists, out: &mut [*mut u8]) -> usize {
+        self.turns.fetch_add(1, Relaxed);
         let mut got = 0;
         let geometry = &self.geometry;
         for list in SERVING {
@@ -303,6 +306,30 @@ impl Slabs {
                     lists.move_to_end(slab, list);
                 }
             }
+        }
+        got
+    }
+
+    /// Takes at least `least` such objects into the end of `out`, if all slabs of `group` together
+    /// have so many; returns how many it took. It lets go of the lock now and then.
+    #[cold]
+    pub(super) fn take_charged_of_all(&self, group: usize, out: &mut [*mut u8], least: usize) -> usize {
+        let Some(used) = self.used_group(group).filter(|_| self.geometry.has_resident_word()) else {
+            return 0;
+        };
+        let longest = |lists: &Lists| SERVING.into_iter().map(|list| lists.slabs_in(list)).max();
+        let mut left = longest(&used.lock()).unwrap_or(0);
+        let mut got = 0;
+        while got < least && left > 0 {
+            left = left.saturating_sub(VISITS_OF_PASS);
+            let mut lists = used.lock();
+            let end = out.len() - got;
+            let taken = self.take_charged(&mut lists, &mut out[end - (least - got)..end]);
+            if self.is_shared {
+                self.count_taken(taken as i64);
+            }
+            self.publish(&mut lists, group);
+            got += taken;
         }
         got
     }
@@ -357,7 +384,7 @@ impl Slabs {
 
     /// Starts a walk of all slabs with free objects.
     pub fn walk(&self) -> Walk {
-        Walk { visited: 0, purged_bytes: 0, frees: self.frees() }
+        Walk { visited: 0, purged_bytes: 0, frees: self.frees(), turns: self.turns.load(Relaxed) }
     }
 
     /// Purges every free page of the next [`VISITS_OF_PART`] slabs of each list. Returns false once
@@ -367,7 +394,8 @@ impl Slabs {
             return false;
         }
         if walk.visited >= self.longest_list() {
-            if walk.purged_bytes == 0 {
+            // A take at the hard limit may have moved slabs out of this walk's way.
+            if walk.purged_bytes == 0 && walk.turns == self.turns.load(Relaxed) {
                 self.barren.store(walk.frees, Relaxed);
             }
             return false;

@@ -65,7 +65,7 @@ impl Held {
 
 impl Slabs {
     /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
-    /// only if memory is used up, or at the hard limit, where it looks at some of the slabs alone.
+    /// only if memory is used up, or at the hard limit.
     ///
     /// It takes from the lists of the node's group: from partial slabs, then from the one that the
     /// cache grows into, then from sparse ones, then from empty ones. Once it has `least` objects
@@ -112,6 +112,9 @@ impl Slabs {
                 taken = self.take_listed(group, &mut out[..end], least - got);
                 if taken == 0 {
                     taken = self.take_of_neighbours(group, &mut out[..end], least - got);
+                }
+                if taken == 0 {
+                    taken = self.take_charged_of_all(group, &mut out[..end], least - got);
                 }
                 listed += taken;
                 if taken == 0 && has_takes && waits < MAX_WAITS {

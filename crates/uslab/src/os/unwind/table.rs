@@ -58,7 +58,7 @@ impl Entry {
 #[cold]
 fn compute(pc: usize, entry: &Entry) -> Option<Rule> {
     let found = cfi::rule_at(pc);
-    if found.is_none() && !loader::is_open() {
+    if found.is_none() && (!loader::is_open() || loader::is_busy()) {
         return entry.rule_of(pc).and_then(Rule::of_word);
     }
     let rule = found.unwrap_or(Rule::NONE);

@@ -84,11 +84,11 @@ impl Ring {
         let mut drain = Drain::of_idle(Keep::Target);
         let mut slots = 0;
         for _ in 0..MAX_ASKED {
+            if slots >= MAX_SLOTS {
+                return;
+            }
             let Some(cache) = self.next_beyond(goal) else { return };
             if !cache.adapt().fixed {
-                if slots >= MAX_SLOTS {
-                    return;
-                }
                 slots += cache.count_used_slots();
                 self.take_from(cache, &mut drain);
             }

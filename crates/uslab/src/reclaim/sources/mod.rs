@@ -175,6 +175,11 @@ impl Sources {
         self.stall.hear(stall, &self.context, clock::coarse_ms())
     }
 
+    /// The last report led to no pass: the next stall asks for no more than a first one.
+    pub fn ignore_report(&mut self) {
+        self.demand.forget_stall();
+    }
+
     /// Reads the limits at once, however soon after the last time. Does not wait.
     pub fn headroom(&mut self) -> Option<Pressure> {
         let _errno = Preserved::new();

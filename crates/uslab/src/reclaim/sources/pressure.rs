@@ -63,6 +63,11 @@ impl Demand {
         self.swap = Swap::new();
     }
 
+    /// The next stall follows none.
+    pub fn forget_stall(&mut self) {
+        self.last_stall_ms = 0;
+    }
+
     /// The report of a source that knows the bytes.
     pub fn of_bytes(&self, kind: Kind, bytes: u64) -> Pressure {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -105,5 +110,7 @@ mod tests {
         let held = 1 << 30;
         let asked = [10_000, 12_000, 14_000, 18_001].map(|now_ms| demand.part(now_ms, held));
         assert_eq!(asked, [held >> 5, held >> 4, held >> 3, held >> 5]);
+        demand.forget_stall();
+        assert_eq!(demand.part(18_002, held), held >> 5);
     }
 }
