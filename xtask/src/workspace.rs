@@ -10,6 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The list by which the benchmark notes them.
+#[path = "../../crates/uslab-bench/src/settings.rs"]
+mod settings;
+
 /// The workspace's two directories.
 pub struct Workspace {
     /// The repository's root.
@@ -73,19 +77,6 @@ pub fn check(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The first letters of variables by which a caller sets up an allocator, ours or another. The list
-/// in crates/uslab-bench/src/machine.rs is the same.
-const SETTINGS: [&str; 8] = [
-    "USLAB_",
-    "LD_PRELOAD",
-    "GLIBC_TUNABLES",
-    "MALLOC_",
-    "MIMALLOC_",
-    "TCMALLOC_",
-    "TBB_MALLOC_",
-    "_RJEM_MALLOC_",
-];
-
 /// Takes the caller's settings of allocators from a command, whose figures they would change.
 pub fn without_settings(command: &mut Command) -> &mut Command {
     let names = std::env::vars_os().map(|(name, _)| name);
@@ -93,9 +84,9 @@ pub fn without_settings(command: &mut Command) -> &mut Command {
 }
 
 fn remove_settings(command: &mut Command, names: impl Iterator<Item = OsString>) -> &mut Command {
-    let is_setting =
-        |name: &OsString| SETTINGS.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
-    names.filter(is_setting).fold(command, |command, name| command.env_remove(name))
+    names
+        .filter(|name| settings::is_setting(name.as_bytes()))
+        .fold(command, |command, name| command.env_remove(name))
 }
 
 /// The command as one would type it: environment set for it, program name, arguments.
@@ -141,9 +132,6 @@ mod tests {
         let set: Vec<_> = command.get_envs().map(|(name, value)| (name.to_str(), value.is_some())).collect();
         let wanted = [("MALLOC_ARENA_MAX", false), ("USLAB_RSEQ", true), ("USLAB_SECURE", false)];
         assert_eq!(set, wanted.map(|(name, is_set)| (Some(name), is_set)));
-        // The benchmark tells which of them are set.
-        let told = include_str!("../../crates/uslab-bench/src/machine.rs");
-        assert!(SETTINGS.iter().all(|begin| told.contains(&format!("    \"{begin}\",\n"))));
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub mod resident;
 pub mod results;
 pub mod rounds;
 pub mod session;
+pub mod settings;
 pub mod spread;
 pub mod stats;
 pub mod stop;

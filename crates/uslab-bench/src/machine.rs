@@ -5,6 +5,7 @@
 
 use crate::clock::Clock;
 use crate::cpu::Cpus;
+use crate::settings::is_setting;
 use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -59,27 +60,13 @@ impl Machine {
     }
 }
 
-/// The first letters of variables that set up an allocator. The list in xtask/src/workspace.rs is
-/// the same.
-const SETTINGS: [&str; 8] = [
-    "USLAB_",
-    "LD_PRELOAD",
-    "GLIBC_TUNABLES",
-    "MALLOC_",
-    "MIMALLOC_",
-    "TCMALLOC_",
-    "TBB_MALLOC_",
-    "_RJEM_MALLOC_",
-];
-
 /// The variables among `set` that set up an allocator. Cargo sets those of this program's build.
 fn settings(set: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
     let text = |word: OsString| word.to_string_lossy().into_owned();
-    let is_setting = |(name, _): &(String, String)| {
-        let is_known = SETTINGS.iter().any(|begin| name.starts_with(begin));
-        is_known && name != "USLAB_RSEQ" && !name.starts_with("USLAB_BENCH_")
+    let is_noted = |(name, _): &(String, String)| {
+        is_setting(name.as_bytes()) && name != "USLAB_RSEQ" && !name.starts_with("USLAB_BENCH_")
     };
-    set.map(|(name, value)| (text(name), text(value))).filter(is_setting).collect()
+    set.map(|(name, value)| (text(name), text(value))).filter(is_noted).collect()
 }
 
 /// How this program was compiled; baked in by build.rs.

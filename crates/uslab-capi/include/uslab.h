@@ -28,7 +28,7 @@
  *             uslab_cache_free_bulk, and some with objects beyond 16 KiB, is reported when the
  *             object reaches its slab, at the latest.
  *   Memory    The library never calls the C library's malloc. Its memory goes back through its own
- *             functions. free() is another allocator, also with libuslab_malloc.so preloaded.
+ *             functions. free() does not free it, not even with libuslab_malloc.so preloaded.
  *
  * Structures that the caller fills start with type_size. Zero the structure, then set type_size to
  * its sizeof: 0 is the default of every other field. A program compiled with an older header works

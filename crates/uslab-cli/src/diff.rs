@@ -41,7 +41,7 @@ impl Process {
             ("used", self.used_bytes),
             ("large objects", self.large_bytes),
             ("dirty", self.dirty_bytes),
-            ("committed", self.committed_bytes),
+            ("mapped", self.committed_bytes),
             ("metadata", self.metadata_bytes),
         ]
     }

@@ -23,9 +23,7 @@ static LEAVES: AtomicBool = AtomicBool::new(false);
 /// Whether it is inside.
 static IS_INSIDE: AtomicBool = AtomicBool::new(false);
 
-/// # Safety
-/// None is needed: it uses no argument.
-unsafe extern "C" fn stay(_: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> libc::c_int {
+extern "C" fn stay(_: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> libc::c_int {
     IS_INSIDE.store(true, Relaxed);
     while !LEAVES.load(Relaxed) {
         std::thread::yield_now();

@@ -32,6 +32,7 @@ pub struct Signals {
 }
 
 impl Signals {
+    /// Catches the signals from now on.
     pub fn watch() -> io::Result<Signals> {
         let ignored = ignored_signals();
         let mut handled = Handled::new(CAUGHT.map(|signal| signal as i32))?;
@@ -54,6 +55,17 @@ impl Signals {
     pub fn wait(&self, timeout: Duration) -> bool {
         self.arrived.recv_timeout(timeout).is_ok()
     }
+
+    // SAFETY: the only block of the function tells why it is sound.
+    #[allow(unsafe_code, reason = "no crate in use takes a handler away")]
+    fn restore(&self) {
+        for caught in CAUGHT {
+            let is_ignored = self.ignored >> (caught as i32 - 1) & 1 != 0;
+            let before = if is_ignored { SigHandler::SigIgn } else { SigHandler::SigDfl };
+            // SAFETY: neither is a function.
+            let _ = unsafe { signal(caught, before) };
+        }
+    }
 }
 
 /// The thread ends too: it would take signals that another part holds off in the thread that works.
@@ -63,18 +75,6 @@ impl Drop for Signals {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-    }
-}
-
-impl Signals {
-    #[allow(unsafe_code, reason = "no crate in use takes a handler away")]
-    fn restore(&self) {
-        for caught in CAUGHT {
-            let is_ignored = self.ignored >> (caught as i32 - 1) & 1 != 0;
-            let before = if is_ignored { SigHandler::SigIgn } else { SigHandler::SigDfl };
-            // SAFETY: neither is a function.
-            let _ = unsafe { signal(caught, before) };
         }
     }
 }

@@ -123,6 +123,11 @@ const MIN_GROWTH_BYTES: usize = 1 << 20;
 /// Growth that ends any rest: a quarter of the room that is kept below the limit of a large cgroup.
 const MAX_GROWTH_BYTES: usize = 16 << 20;
 
+/// The growth that ends a rest after a pass that left `held_bytes`.
+pub(super) fn growth_bytes(held_bytes: usize) -> usize {
+    (held_bytes / 16).clamp(MIN_GROWTH_BYTES, MAX_GROWTH_BYTES)
+}
+
 impl Rest {
     /// No rest so far. A rest will last for `max_ms` at most.
     pub const fn up_to(max_ms: u64) -> Rest {
@@ -136,8 +141,7 @@ impl Rest {
 
     /// Begins after a pass that left `held_bytes`.
     pub fn begin(&self, now_ms: u64, held_bytes: usize) {
-        let growth_bytes = (held_bytes / 16).clamp(MIN_GROWTH_BYTES, MAX_GROWTH_BYTES);
-        self.below_bytes.store(held_bytes.saturating_add(growth_bytes), Relaxed);
+        self.below_bytes.store(held_bytes.saturating_add(growth_bytes(held_bytes)), Relaxed);
         let (last_ms, until_ms) = (self.last_ms.load(Relaxed), self.until_ms.load(Relaxed));
         let follows = now_ms < until_ms + last_ms;
         let ms = if follows { (2 * last_ms).min(self.max_ms) } else { TICK_MS };

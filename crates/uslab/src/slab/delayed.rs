@@ -2,7 +2,7 @@
 //! the lock: a report may end the process, and handlers of the program then run.
 //!
 //! ```text
-//!   lock ─▶ Delayed::within ─▶ drain ─▶ report_misuse: keep ─▶ drop: unlock ─▶ the reports
+//!   lock ─▶ Delayed::within ─▶ drain: misuse is kept ─▶ drop: unlock ─▶ the reports
 //! ```
 //!
 //! A thread takes a place for its reports once it holds the lock: threads that wait for the lock

@@ -4,7 +4,7 @@
 //! It reads the forms that compilers and linkers produce. Any other form ends the walk. Registers
 //! but the stack pointer, the frame pointer and the return address are ignored.
 
-use super::object;
+use super::object::Object;
 use super::rule::Rule;
 
 /// DWARF's numbers of the stack pointer, the frame pointer and the return address.
@@ -17,9 +17,8 @@ const PCREL_SDATA4: u8 = 0x1b;
 const DATAREL_SDATA4: u8 = 0x3b;
 const UDATA4: u8 = 0x03;
 
-/// The rule of the code at `pc`.
-pub fn rule_at(pc: usize) -> Option<Rule> {
-    let object = object::find(pc)?;
+/// The rule of the code at `pc`, which is in `object`.
+pub fn rule_at(object: &Object, pc: usize) -> Option<Rule> {
     let mut table = Reader(object.frame_header?);
     // SAFETY: the loader's pointer to the header of a mapped object, whose form the first four
     // bytes state. The same holds for all reads below.

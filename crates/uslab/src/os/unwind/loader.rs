@@ -43,16 +43,6 @@ pub fn inside<R>(read: impl FnOnce() -> R) -> Option<R> {
     result
 }
 
-/// Whether [`inside`] reads the list.
-pub fn is_open() -> bool {
-    FORKS.load(Relaxed) == 0 && !is_lost()
-}
-
-/// Whether a thread of this library reads the list, which another reader does not wait for long.
-pub fn is_busy() -> bool {
-    IS_INSIDE.load(Relaxed)
-}
-
 /// Whether the loader's list is never read again, so that changes of it stay unknown.
 pub fn is_lost() -> bool {
     IS_LOST.load(Relaxed)

@@ -56,37 +56,44 @@ struct Symbol {
 
 /// The object that contains `pc`.
 pub fn find(pc: usize) -> Option<Object> {
+    search(pc).flatten()
+}
+
+/// [`find`]; `None` where that cannot be known now.
+pub fn search(pc: usize) -> Option<Option<Object>> {
     match weak::find_object(pc) {
-        Some(found) => {
-            let found = found?;
-            // SAFETY: the loader keeps the description while the object is loaded, and the caller
-            // runs code of it, or reports on it.
-            let map = unsafe { found.map.as_ref() }?;
-            let name = if map.name.is_null() {
-                c""
-            } else {
-                // SAFETY: the loader's names are NUL-terminated.
-                unsafe { CStr::from_ptr(map.name) }
-            };
-            Some(Object {
-                start: found.start as usize,
-                end: found.end as usize,
-                base: map.base,
-                frame_header: (!found.frame_header.is_null()).then_some(found.frame_header.cast()),
-                name,
-                dynamic: map.dynamic.cast(),
-            })
-        }
+        Some(found) => Some(found.and_then(described)),
         None => find_in_list(pc),
     }
 }
 
-/// [`find`] by `dl_iterate_phdr`.
-fn find_in_list(pc: usize) -> Option<Object> {
+/// The object as glibc describes it.
+fn described(found: weak::Found) -> Option<Object> {
+    // SAFETY: the loader keeps the description while the object is loaded, and the caller
+    // runs code of it, or reports on it.
+    let map = unsafe { found.map.as_ref() }?;
+    let name = if map.name.is_null() {
+        c""
+    } else {
+        // SAFETY: the loader's names are NUL-terminated.
+        unsafe { CStr::from_ptr(map.name) }
+    };
+    Some(Object {
+        start: found.start as usize,
+        end: found.end as usize,
+        base: map.base,
+        frame_header: (!found.frame_header.is_null()).then_some(found.frame_header.cast()),
+        name,
+        dynamic: map.dynamic.cast(),
+    })
+}
+
+/// [`search`] by `dl_iterate_phdr`.
+fn find_in_list(pc: usize) -> Option<Option<Object>> {
     let mut search = Search { pc, found: None };
     // SAFETY: the loader calls `visit` with its description and `search`, before this returns.
     loader::inside(|| unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) })?;
-    search.found
+    Some(search.found)
 }
 
 /// A number that changes when the loader has added or removed an object. `None` where the list

@@ -53,15 +53,14 @@ impl Entry {
     }
 }
 
-/// Runs the program for `pc`. Where the loader's list cannot be read, an older rule serves only if
-/// the object cannot be found: [`renew`] did not notice what was unloaded since.
+/// Runs the program for `pc`. An older rule serves only where the object cannot be known now:
+/// [`renew`] may not have noticed what was unloaded since.
 #[cold]
 fn compute(pc: usize, entry: &Entry) -> Option<Rule> {
-    let found = cfi::rule_at(pc);
-    if found.is_none() && (!loader::is_open() || loader::is_busy()) {
+    let Some(object) = object::search(pc) else {
         return entry.rule_of(pc).and_then(Rule::of_word);
-    }
-    let rule = found.unwrap_or(Rule::NONE);
+    };
+    let rule = object.and_then(|object| cfi::rule_at(&object, pc)).unwrap_or(Rule::NONE);
     entry.rule.store(rule.0, Relaxed);
     entry.key.store(pc as u64 ^ rule.0, Relaxed);
     Rule::of_word(rule.0)

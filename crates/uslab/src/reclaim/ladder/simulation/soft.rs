@@ -1,7 +1,7 @@
 //! The soft limit of the simulation: what asks for a pass, and what such a pass promises.
 //!
 //! ```text
-//!   a page taken ─▶ held > soft ─▶ no rest lasts ─▶ pass down to the floor ─▶ too little: a rest
+//!   a page taken ─▶ held > soft ─▶ no rest ─▶ pass down to the floor ─▶ too little: a rest
 //! ```
 //!
 //! Checked: no entry goes once no more is held than the floor; a pass that gave what it was asked
@@ -63,7 +63,8 @@ impl Run<'_> {
             return;
         }
         let Some(floor_bytes) = (soft.policy.floor)(held, limit) else { return };
-        let is_early = |&(ms, left): &(u64, usize)| now_ms < ms + TICK_MS && held < left + left / 16;
+        let is_early =
+            |&(ms, left): &(u64, usize)| now_ms < ms + TICK_MS && held < left + budget::growth_bytes(left);
         if soft.fell_short.as_ref().is_some_and(is_early) {
             model.state.borrow_mut().fail("a pass that brought too little was followed by another at once");
             return;
