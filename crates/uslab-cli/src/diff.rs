@@ -211,7 +211,7 @@ mod tests {
 used              12.2 MiB ->    13.2 MiB  +1 MiB
 large objects        5 MiB ->       5 MiB  +0 B
 dirty                1 MiB ->       1 MiB  +0 B
-committed           18 MiB ->      18 MiB  +0 B
+mapped              18 MiB ->      18 MiB  +0 B
 metadata           152 KiB ->     152 KiB  +0 B
 
 cache                               size        bytes         live      objects
