@@ -1,13 +1,12 @@
 //! How far uslab's figures spread over the rows of a suite, each beside the best peer of its row:
 //! the middle row, the best and the worst. README.md of the project has this table.
 //!
-//! Must never: leave a row of the suite out.
+//! Must never: leave out a program, or what is left of memory after frees.
 
 use crate::load::Joined;
 use crate::results::{Figure, Role, Row, Run};
 
-/// A line: what it shows, the suite, how its rows' ids begin and end, how a figure is read, and the
-/// command that measures it.
+/// A line: what it shows, the suite, how its rows' ids begin and end, and how a figure is read.
 type Line = (&'static str, &'static str, &'static str, &'static str, fn(&Figure) -> f64);
 
 const LINES: [Line; 4] = [

@@ -1,8 +1,8 @@
 //! Calls code that maps files which may be damaged, or change while they are read.
 //!
 //! ```text
-//!   the code panics                                                                     ──▶ None
-//!   a file is truncated ─▶ a read faults ─▶ SIGBUS ─▶ a page of zeros, the code goes on ──▶ None
+//!   the code panics                                                             ─▶ None
+//!   a file is truncated, a read faults ─▶ SIGBUS ─▶ zeros, the code goes on     ─▶ None
 //! ```
 //!
 //! Without the handler, the signal would end the program, and the samples that it holds be lost.

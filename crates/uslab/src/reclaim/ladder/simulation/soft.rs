@@ -1,7 +1,7 @@
 //! The soft limit of the simulation: what asks for a pass, and what such a pass promises.
 //!
 //! ```text
-//!   a page taken ─▶ held > soft ─▶ no rest ─▶ pass down to the floor ─▶ too little: a rest
+//!   a page taken ─▶ held > soft, no rest ─▶ pass to the floor ─▶ too little: a rest
 //! ```
 //!
 //! Checked: no entry goes once no more is held than the floor; a pass that gave what it was asked
